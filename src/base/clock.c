@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The monotonic clock. */
+#include "base/clock.h"
+
+#include <time.h>
+
+uint64_t spl_now_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The registry: one line per compiled-in geometry. */
+#include "model/geometry.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "model/nano.h"
+#include "model/toy.h"
+
+static const spl_geometry *const registry[] = {
+    &nano_geometry,
+    &toy_geometry,
+    &toy_ratio3_geometry,
+    &toy_even_geometry,
+};
+
+const spl_geometry *spl_geometry_at(uint32_t index) { return index < SPL_COUNT(registry) ? registry[index] : NULL; }
+
+const spl_geometry *spl_geometry_find(const char *id) {
+    for (uint32_t i = 0; i < SPL_COUNT(registry); i++) {
+        if (strcmp(registry[i]->id, id) == 0) return registry[i];
+    }
+    return NULL;
+}
