@@ -7,13 +7,12 @@
 
 #include "base/compiler.h"
 #include "model/nano.h"
+#include "model/qwen3_6_35b_a3b.h"
+#include "model/qwen3_8_27b.h"
 #include "model/toy.h"
 
 static const spl_geometry *const registry[] = {
-    &nano_geometry,
-    &toy_geometry,
-    &toy_ratio3_geometry,
-    &toy_even_geometry,
+    &q38_geometry, &q36_geometry, &nano_geometry, &toy_geometry, &toy_ratio3_geometry, &toy_even_geometry,
 };
 
 const spl_geometry *spl_geometry_at(uint32_t index) { return index < SPL_COUNT(registry) ? registry[index] : NULL; }
