@@ -12,7 +12,12 @@
 #include "model/toy.h"
 
 static const spl_geometry *const registry[] = {
-    &q38_geometry, &q36_geometry, &nano_geometry, &toy_geometry, &toy_ratio3_geometry, &toy_even_geometry,
+    &q38_geometry,        /* the product */
+    &q36_geometry,        /* the product, second */
+    &nano_geometry,       /* the embedded default */
+    &toy_geometry,        /* tests, down to here */
+    &toy_ratio3_geometry, /* value heads = 3 x key heads */
+    &toy_even_geometry,   /* attention every second layer */
 };
 
 const spl_geometry *spl_geometry_at(uint32_t index) { return index < SPL_COUNT(registry) ? registry[index] : NULL; }
