@@ -14,14 +14,20 @@
 typedef struct spl_package spl_package;
 
 typedef enum spl_package_check {
-    SPL_CHECK_QUICK, /* sizes, headers, manifest digest: every open */
-    SPL_CHECK_FULL   /* SHA-256 of every file as well: verify */
+    SPL_CHECK_QUICK, /* sizes, headers, identity, finite small tensors: every open */
+    SPL_CHECK_FULL   /* also SHA-256 of every file and finite scales of every matrix: verify */
 } spl_package_check;
 
 /* Opens the package folder `path`. On success *out belongs to the caller (spl_package_close).
  * Errors: SPL_E_GEOMETRY names the field that differs and both values; SPL_E_FORMAT, SPL_E_CORRUPT,
  * SPL_E_UNSUPPORTED (unknown major, feature or encoding), SPL_E_IO, SPL_E_NOTFOUND, SPL_E_LIMIT. */
 spl_status spl_package_open(spl_package **out, const char *path, spl_package_check check, spl_error *err);
+
+/* A package without files, for benchmarks: the layout of `g` (its first n_layers, all when 0) in
+ * anonymous memory, filled with codes and scales that keep activations of order one. Equal seeds
+ * give equal bytes. No tokenizer, path "(random)". Errors: SPL_E_NOMEM, SPL_E_GEOMETRY (no draft). */
+spl_status spl_package_random(spl_package **out, const spl_geometry *g, uint32_t n_layers, bool with_draft,
+                              uint64_t seed, spl_error *err);
 void spl_package_close(spl_package *p); /* accepts NULL */
 
 const spl_geometry *spl_package_geometry(const spl_package *p);
@@ -43,6 +49,12 @@ typedef struct spl_package_defaults {
     uint32_t n_stop_tokens, stop_tokens[SPL_MAX_STOP_TOKENS];
 } spl_package_defaults;
 void spl_package_get_defaults(const spl_package *p, spl_package_defaults *out);
+
+/* Called by spl_package_open_reporting after each checked part: its name and bytes so far of all.
+ * Non-zero cancels (SPL_E_CANCELLED). */
+typedef int (*spl_package_report)(void *user, const char *part, uint64_t done_bytes, uint64_t total_bytes);
+spl_status spl_package_open_reporting(spl_package **out, const char *path, spl_package_check check,
+                                      spl_package_report report, void *user, spl_error *err);
 
 /* Whether a folder looks like a package (has manifest.json) or a checkpoint (has config.json). */
 bool spl_is_package_folder(const char *path);
