@@ -19,22 +19,27 @@
 #include "base/status.h"
 #include "model/geometry.h"
 
-enum { SPL_LANES = 16, SPL_TILE_M = 8 };
+enum {
+    SPL_LANES = 16,
+    SPL_TILE_M = 8,
+    SPL_MAX_HEAD_DIM = 256, /* attention and GDN; multiples of 16 */
+    SPL_ATTEND_SPLIT = 1024 /* tokens of one partial softmax: fixed, so a history may be shared by threads */
+};
 
 /* name, text. Order = preference inside one architecture, weakest first. */
-#define SPL_TIERS(X)                 \
-    X(REF, "ref")                    \
-    X(AVX2, "avx2")                  \
-    X(AVXVNNI, "avxvnni")            \
-    X(AVX512VNNI, "avx512vnni")      \
-    X(NEON, "neon")                  \
-    X(NEON_DOTPROD, "neon_dotprod")  \
+#define SPL_TIERS(X)                                                                                                   \
+    X(REF, "ref")                                                                                                      \
+    X(AVX2, "avx2")                                                                                                    \
+    X(AVXVNNI, "avxvnni")                                                                                              \
+    X(AVX512VNNI, "avx512vnni")                                                                                        \
+    X(NEON, "neon")                                                                                                    \
+    X(NEON_DOTPROD, "neon_dotprod")                                                                                    \
     X(NEON_I8MM, "neon_i8mm")
 typedef enum spl_tier {
 #define X(id, text) SPL_TIER_##id,
     SPL_TIERS(X)
 #undef X
-    SPL_N_TIERS
+        SPL_N_TIERS
 } spl_tier;
 
 /* Activations quantised for the integer linear: n_rows rows of k inputs, in tiles of 8 rows, the
@@ -42,7 +47,7 @@ typedef enum spl_tier {
  *   q     int8  tile t at q + 8 t k:            [k/64][r_t][64]
  *   scale f32   tile t at scale + 8 t (k/64):   [k/64][r_t]   dx = amax / 127
  *   sum   f32   same arrangement:               sum of the true activations of the group (16 lanes)
- * q = rint(x * (127 / amax)), ties to even, in [-127, 127]; amax = 0 gives q = 0, scale = 0. */
+ * q = rint(x * (127 / amax)), ties to even, in [-127, 127]; amax below 2^-100 gives q = 0, scale = 0. */
 typedef struct spl_q8_rows {
     int8_t *q;
     float *scale, *sum;
@@ -56,7 +61,8 @@ static inline size_t spl_q8_bytes(size_t n_rows, size_t k) {
 }
 /* Points a block at `memory` (64-aligned, spl_q8_bytes long). */
 static inline spl_q8_rows spl_q8_at(void *memory, uint32_t n_rows, uint32_t k) {
-    size_t q = ((size_t)n_rows * k + 63) / 64 * 64, s = ((size_t)n_rows * (k / SPL_GROUP) * sizeof(float) + 63) / 64 * 64;
+    size_t q = ((size_t)n_rows * k + 63) / 64 * 64,
+           s = ((size_t)n_rows * (k / SPL_GROUP) * sizeof(float) + 63) / 64 * 64;
     uint8_t *base = memory;
     spl_q8_rows rows = {(int8_t *)base, (float *)(void *)(base + q), (float *)(void *)(base + q + s), n_rows, k};
     return rows;
@@ -65,12 +71,12 @@ static inline spl_q8_rows spl_q8_at(void *memory, uint32_t n_rows, uint32_t k) {
 /* y = x * rsqrt-style factor * weight; weight is the effective multiplier.
  *   ss = 16-lane sum of x_i * x_i;  f = 1 / sqrtf(ss / k + eps);  y_i = (x_i * f) * weight_i */
 typedef struct spl_norm_args {
-    const float *x;      /* [n_rows][x_stride] */
+    const float *x; /* [n_rows][x_stride] */
     size_t x_stride;
     const float *weight; /* [k] */
     float eps;
-    float *y;            /* [n_rows][k], or NULL when only q8 is wanted */
-    spl_q8_rows q8;      /* quantised y, or q8.q == NULL */
+    float *y;       /* [n_rows][k], or NULL when only q8 is wanted */
+    spl_q8_rows q8; /* quantised y, or q8.q == NULL */
     uint32_t k, row_begin, row_end;
 } spl_norm_args;
 
@@ -88,11 +94,11 @@ typedef struct spl_quantise_args {
  * Weights: r16 tiles, [n_out/16 panels][k/64 tiles][576]; see docs/FORMATS.md. */
 typedef struct spl_linear_args {
     const uint8_t *w;
-    uint32_t n_out;       /* true rows; the last panel may be partial: nothing past n_out is written */
+    uint32_t n_out; /* true rows; the last panel may be partial: nothing past n_out is written */
     spl_q8_rows x;
-    float *y;             /* [x.n_rows][y_stride] */
+    float *y; /* [x.n_rows][y_stride] */
     size_t y_stride;
-    bool add;             /* y += instead of y = */
+    bool add; /* y += instead of y = */
     uint32_t panel_begin, panel_end;
 } spl_linear_args;
 
@@ -172,9 +178,12 @@ typedef struct spl_kv_store_args {
 } spl_kv_store_args;
 
 /* Causal attention of rows of one lane over its pages (its own rows already stored). Row r sits at
- * position + r and sees tokens 0 .. position + r. Scores q . k * head_dim^-0.5, softmax in fp32 with the
- * running maximum taken page by page in ascending order from page 0: a row's bits depend on nothing but
- * its q and its history. y[r][h][d] is the softmax average of V times sigmoid(gate).
+ * position + r and sees tokens 0 .. position + r. Scores q . k * head_dim^-0.5, softmax in fp32. The history
+ * is cut at absolute positions, multiples of SPL_ATTEND_SPLIT; inside a split the running maximum is taken
+ * page by page in ascending order, and the partial results (maximum, sum, accumulator) of the splits are
+ * merged ascending. A row's bits therefore depend on nothing but its q and its history, also when splits are
+ * computed by different threads. Integer products and their code widths: body/attend_body.h.
+ * y[r][h][d] is the softmax average of V times sigmoid(gate).
  * A unit of work is (row, KV head); units [unit_begin, unit_end) with unit = row * n_kv_heads + head; an
  * implementation may process neighbouring units together. scratch: per caller, spl_attend_scratch_bytes. */
 typedef struct spl_attend_args {
@@ -199,10 +208,10 @@ typedef struct spl_gdn_prepare_args {
     const float *in; /* [n_rows][in_stride] */
     size_t in_stride;
     const float *window;
-    const float *conv;    /* [channels][4] */
+    const float *conv;            /* [channels][4] */
     const float *a_neg, *dt_bias; /* [value_heads] */
-    float *mixed;         /* [n_rows][channels]: q | k | v after convolution and norms */
-    float *decay, *beta;  /* [n_rows][value_heads] */
+    float *mixed;                 /* [n_rows][channels]: q | k | v after convolution and norms */
+    float *decay, *beta;          /* [n_rows][value_heads] */
     uint32_t key_heads, value_heads, head_dim, n_rows, unit_begin, unit_end;
 } spl_gdn_prepare_args;
 
@@ -214,8 +223,8 @@ typedef struct spl_gdn_prepare_args {
  *   d_j = beta * (v_j - g * u_j);  o_j = fma(kq, d_j, g * w_j);  S_ij = fma(k_i, d_j, g * S_ij)
  * scratch: spl_gdn_scratch_bytes per caller (holds the state of one head). */
 typedef struct spl_gdn_scan_args {
-    float *state; /* [value_heads][head_dim][head_dim] */
-    const float *pending_mixed; /* [n_pending][channels] */
+    float *state;                              /* [value_heads][head_dim][head_dim] */
+    const float *pending_mixed;                /* [n_pending][channels] */
     const float *pending_decay, *pending_beta; /* [n_pending][value_heads] */
     uint32_t n_pending;
     const float *mixed; /* [n_rows][channels] */
@@ -249,14 +258,14 @@ typedef struct spl_kernels {
     void (*quantise)(const spl_quantise_args *a);
     void (*linear_q4)(const spl_linear_args *a);
     void (*gate_up_q4)(const spl_gate_up_args *a);
-    void (*linear_f32)(const spl_linear_f32_args *a);       /* oracle */
-    void (*gate_up_f32)(const spl_linear_f32_args *a);      /* oracle: panel range counts pairs, n_out = ffn width */
+    void (*linear_f32)(const spl_linear_f32_args *a);  /* oracle */
+    void (*gate_up_f32)(const spl_linear_f32_args *a); /* oracle: panel range counts pairs, n_out = ffn width */
     void (*embed_rows)(const spl_embed_args *a);
     void (*attn_prepare)(const spl_attn_prepare_args *a);
     void (*kv_store_i8)(const spl_kv_store_args *a);
     void (*attend_i8)(const spl_attend_args *a);
-    void (*kv_store_f32)(const spl_kv_store_args *a);       /* oracle */
-    void (*attend_f32)(const spl_attend_args *a);           /* oracle */
+    void (*kv_store_f32)(const spl_kv_store_args *a); /* oracle */
+    void (*attend_f32)(const spl_attend_args *a);     /* oracle */
     void (*gdn_prepare)(const spl_gdn_prepare_args *a);
     void (*gdn_scan)(const spl_gdn_scan_args *a);
     void (*gdn_norm)(const spl_gdn_norm_args *a);
