@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Block maxima, argmax and the k largest; see rank.h. The inner loops keep 16 independent elements so that
+ * compilers vectorise them with baseline flags; a maximum is exact, so the grouping cannot show. */
+#include "sample/rank.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+enum { LANES = 16 };
+
+/* Maximum of a full block. *bad is set when an element is NaN or +inf: neither is <= FLT_MAX. */
+static float block_maximum(const float *x, uint32_t *bad) {
+    float m[LANES];
+    uint32_t b[LANES] = {0};
+    memcpy(m, x, sizeof m);
+    for (uint32_t i = 0; i < SPL_RANK_BLOCK; i += LANES) {
+        for (uint32_t j = 0; j < LANES; j++) {
+            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
+            b[j] |= x[i + j] <= FLT_MAX ? 0u : 1u;
+        }
+    }
+    for (uint32_t n = LANES / 2; n; n /= 2) {
+        for (uint32_t j = 0; j < n; j++) {
+            m[j] = m[j + n] > m[j] ? m[j + n] : m[j];
+            b[j] |= b[j + n];
+        }
+    }
+    *bad |= b[0];
+    return m[0];
+}
+
+static float tail_maximum(const float *x, uint32_t n, uint32_t *bad) {
+    float m = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        m = x[i] > m ? x[i] : m;
+        *bad |= x[i] <= FLT_MAX ? 0u : 1u;
+    }
+    return m;
+}
+
+static float maximum_at(const float *logits, uint32_t vocab, size_t block, uint32_t *bad) {
+    size_t begin = block * SPL_RANK_BLOCK;
+    if (vocab - begin >= SPL_RANK_BLOCK) return block_maximum(logits + begin, bad);
+    return tail_maximum(logits + begin, (uint32_t)(vocab - begin), bad);
+}
+
+spl_status spl_rank_scan(const float *logits, uint32_t vocab, uint32_t row, float *block_max, float *max,
+                         spl_error *err) {
+    size_t n_blocks = spl_rank_blocks(vocab);
+    uint32_t bad = 0;
+    float best = -INFINITY;
+    for (size_t i = 0; i < n_blocks; i++) {
+        block_max[i] = maximum_at(logits, vocab, i, &bad);
+        best = block_max[i] > best ? block_max[i] : best;
+    }
+    *max = best;
+    if (bad) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    return SPL_OK;
+}
+
+spl_status spl_argmax(const float *logits, uint32_t vocab, uint32_t row, uint32_t *token, spl_error *err) {
+    size_t n_blocks = spl_rank_blocks(vocab), best_block = 0;
+    uint32_t bad = 0;
+    float best = -INFINITY;
+    for (size_t i = 0; i < n_blocks; i++) {
+        float m = maximum_at(logits, vocab, i, &bad);
+        if (m > best) best = m, best_block = i;
+    }
+    if (bad) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    if (!(best >= -FLT_MAX)) return spl_fail(err, SPL_E_INTERNAL, "row %u has no finite logit", row);
+    uint32_t id = (uint32_t)(best_block * SPL_RANK_BLOCK);
+    while (logits[id] != best) id++;
+    *token = id;
+    return SPL_OK;
+}
+
+void spl_rank_insert(spl_ranked *list, uint32_t k, float value, uint32_t id) {
+    if (list->n == k && !(value > list->value[k - 1])) return;
+    uint32_t at = list->n < k ? list->n++ : k - 1;
+    for (; at > 0 && value > list->value[at - 1]; at--) {
+        list->value[at] = list->value[at - 1];
+        list->id[at] = list->id[at - 1];
+    }
+    list->value[at] = value;
+    list->id[at] = id;
+}
+
+void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, uint32_t k) {
+    size_t n_blocks = spl_rank_blocks(vocab);
+    out->n = 0;
+    for (size_t i = 0; i < n_blocks; i++) spl_rank_insert(out, k, block_max[i], (uint32_t)i);
+    float threshold = out->n == k ? out->value[k - 1] : -FLT_MAX;
+    if (!(threshold >= -FLT_MAX)) threshold = -FLT_MAX;
+    out->n = 0;
+    for (size_t i = 0; i < n_blocks; i++) {
+        /* a full list only takes what beats its last rank; before that, what reaches the threshold */
+        if (!(block_max[i] >= threshold)) continue;
+        size_t begin = i * SPL_RANK_BLOCK, end = begin + SPL_RANK_BLOCK < vocab ? begin + SPL_RANK_BLOCK : vocab;
+        for (size_t j = begin; j < end; j++)
+            if (logits[j] >= threshold) spl_rank_insert(out, k, logits[j], (uint32_t)j);
+    }
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Exact selection over one row of logits. The order everywhere: larger logit first, then smaller token
+ * id; -0 equals +0. A row may hold -inf (never chosen); NaN and +inf are errors that name the row.
+ * Method for the k largest: the k-th largest block maximum cannot exceed the k-th largest logit, so only
+ * blocks that reach it are searched. Results depend on the row alone. */
+#ifndef SPL_SAMPLE_RANK_H
+#define SPL_SAMPLE_RANK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum {
+    SPL_RANK_MAX = 64,   /* most ranks of spl_rank_top */
+    SPL_RANK_BLOCK = 256 /* logits per block */
+};
+
+typedef struct spl_ranked {
+    float value[SPL_RANK_MAX];
+    uint32_t id[SPL_RANK_MAX];
+    uint32_t n; /* best first */
+} spl_ranked;
+
+static inline size_t spl_rank_blocks(uint32_t vocab) { return ((size_t)vocab + SPL_RANK_BLOCK - 1) / SPL_RANK_BLOCK; }
+
+/* Maximum of every block into block_max [spl_rank_blocks(vocab)] and of the row into *max, which is -inf when
+ * every logit is. Errors: INTERNAL "row n has a non-finite logit" (NaN or +inf). */
+spl_status spl_rank_scan(const float *logits, uint32_t vocab, uint32_t row, float *block_max, float *max,
+                         spl_error *err);
+
+/* The k (1..SPL_RANK_MAX) largest finite logits, fewer when fewer exist; block_max from spl_rank_scan. */
+void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, uint32_t k);
+
+/* The best token of a row. Needs no scratch. Errors: as spl_rank_scan, and INTERNAL when every logit is -inf. */
+spl_status spl_argmax(const float *logits, uint32_t vocab, uint32_t row, uint32_t *token, spl_error *err);
+
+/* Puts (value, id) into a list of at most k ranks; ids must arrive in ascending order, so that an equal value
+ * goes behind those present. */
+void spl_rank_insert(spl_ranked *list, uint32_t k, float value, uint32_t id);
+
+#endif
