@@ -45,14 +45,14 @@ typedef struct splash_request splash_request; /* owned by its engine; opaque */
 /* ---- opening ------------------------------------------------------------------------------- */
 
 typedef struct splash_options {
-    const char *model;        /* package folder, or a geometry id with random_weights */
-    bool random_weights;      /* benchmarks: weights from a generator instead of files */
-    uint32_t n_layers;        /* limit for random weights; 0: all */
-    uint32_t context_tokens;  /* 0: chosen from the memory limit, at most the model's maximum */
-    uint32_t n_threads;       /* 0: one per performance core, cgroup limits respected */
-    const char *cpu_tier;     /* NULL: best usable; "oracle": fp32 reference arithmetic, for tests */
+    const char *model;           /* package folder, or a geometry id with random_weights */
+    bool random_weights;         /* benchmarks: weights from a generator instead of files */
+    uint32_t n_layers;           /* limit for random weights; 0: all */
+    uint32_t context_tokens;     /* 0: chosen from the memory limit, at most the model's maximum */
+    uint32_t n_threads;          /* 0: one per performance core, cgroup limits respected */
+    const char *cpu_tier;        /* NULL: best usable; "oracle": fp32 reference arithmetic, for tests */
     uint64_t memory_limit_bytes; /* 0: 85 % of what the machine or its cgroup has free */
-    uint32_t queue_limit;     /* waiting requests; 0: 64 */
+    uint32_t queue_limit;        /* waiting requests; 0: 64 */
     /* Called during splash_open with bytes done and total; may be NULL. Return true to give up. */
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;
@@ -60,9 +60,9 @@ typedef struct splash_options {
 
 /* Bytes, all known before weights are touched. */
 typedef struct splash_memory_plan {
-    uint64_t weight_bytes;   /* mapped, shared, reclaimable */
+    uint64_t weight_bytes; /* mapped, shared, reclaimable */
     uint64_t kv_bytes, state_bytes, arena_bytes, logits_bytes, other_bytes;
-    uint64_t total_bytes;    /* sum of the above */
+    uint64_t total_bytes; /* sum of the above */
     uint64_t limit_bytes;
     uint32_t context_tokens, kv_pages, max_lanes;
 } splash_memory_plan;
@@ -81,16 +81,16 @@ void splash_close(splash_engine **engine);
 /* ---- the model ----------------------------------------------------------------------------- */
 
 typedef struct splash_sampling {
-    float temperature;        /* 0: greedy */
-    int32_t top_k;            /* 0 or -1: all */
-    float top_p, min_p;       /* 1 and 0: off */
+    float temperature;                                             /* 0: greedy */
+    int32_t top_k;                                                 /* 0 or -1: all */
+    float top_p, min_p;                                            /* 1 and 0: off */
     float presence_penalty, frequency_penalty, repetition_penalty; /* 0, 0, 1: off */
     uint64_t seed;
 } splash_sampling;
 
 typedef struct splash_model_info {
-    const char *name;         /* manifest's model name, used as the model id over HTTP */
-    const char *geometry;     /* "qwen3.8-27b" */
+    const char *name;     /* manifest's model name, used as the model id over HTTP */
+    const char *geometry; /* "qwen3.8-27b" */
     const char *cpu_tier;
     const char *chat_template;
     uint32_t context_tokens, vocab, n_threads;
@@ -109,8 +109,8 @@ void splash_model_info_get(const splash_engine *engine, splash_model_info *out);
 splash_status splash_tokenize(const splash_engine *engine, const char *text, size_t n_bytes, bool parse_special,
                               uint32_t **tokens, size_t *n_tokens, splash_error *err);
 /* Text of tokens, special tokens included when keep_special; *text is malloc'ed and NUL-terminated. */
-splash_status splash_detokenize(const splash_engine *engine, const uint32_t *tokens, size_t n_tokens,
-                                bool keep_special, char **text, size_t *n_bytes, splash_error *err);
+splash_status splash_detokenize(const splash_engine *engine, const uint32_t *tokens, size_t n_tokens, bool keep_special,
+                                char **text, size_t *n_bytes, splash_error *err);
 /* Raw bytes of one token (may be part of a UTF-8 sequence); NULL for an id without text. */
 const char *splash_token_bytes(const splash_engine *engine, uint32_t token, size_t *n_bytes);
 
@@ -126,22 +126,25 @@ splash_status splash_render_chat(const splash_engine *engine, const char *reques
 
 typedef struct splash_prompt {
     const uint32_t *tokens;
-    size_t n_tokens;           /* at least 1 */
-    uint32_t max_new_tokens;   /* 0: up to the end of the context */
+    size_t n_tokens;         /* at least 1 */
+    uint32_t max_new_tokens; /* 0: up to the end of the context */
     splash_sampling sampling;
-    const char *const *stop;   /* stop strings, not emitted */
-    size_t n_stop;             /* at most 16, 256 bytes each */
-    bool ignore_eos;           /* benchmarks: stop tokens do not stop */
-    bool keep_special;         /* emit the text of special tokens */
-    bool logprobs;             /* TOKEN events carry log probabilities */
-    uint32_t n_top_logprobs;   /* at most 20 */
-    bool chat;                 /* split reasoning, content and tool calls; otherwise all text is content */
-    bool starts_in_reasoning;  /* from splash_render_chat */
-    const char *tools_json;    /* tools array for typed arguments, or NULL; NULL leaves calls as content */
-    uint64_t deadline_ms;      /* from submission; 0: none */
-    const struct splash_bias { uint32_t token; float bias; } *logit_bias; /* -100 and below: never */
+    const char *const *stop;  /* stop strings, not emitted */
+    size_t n_stop;            /* at most 16, 256 bytes each */
+    bool ignore_eos;          /* benchmarks: stop tokens do not stop */
+    bool keep_special;        /* emit the text of special tokens */
+    bool logprobs;            /* TOKEN events carry log probabilities */
+    uint32_t n_top_logprobs;  /* at most 20 */
+    bool chat;                /* split reasoning, content and tool calls; otherwise all text is content */
+    bool starts_in_reasoning; /* from splash_render_chat */
+    const char *tools_json;   /* tools array for typed arguments, or NULL; NULL leaves calls as content */
+    uint64_t deadline_ms;     /* from submission; 0: none */
+    const struct splash_bias {
+        uint32_t token;
+        float bias;
+    } * logit_bias; /* -100 and below: never */
     size_t n_logit_bias;
-    void *user;                /* handed back in every event */
+    void *user; /* handed back in every event */
 } splash_prompt;
 
 /* Copies what `prompt` points at. *out stays valid until its DONE or FAILED event was returned by
@@ -168,8 +171,8 @@ typedef enum splash_event_kind {
 typedef enum splash_channel { SPLASH_CONTENT, SPLASH_REASONING } splash_channel;
 
 typedef enum splash_finish {
-    SPLASH_FINISH_STOP,      /* stop token or stop string */
-    SPLASH_FINISH_LENGTH,    /* max_new_tokens or the end of the context */
+    SPLASH_FINISH_STOP,   /* stop token or stop string */
+    SPLASH_FINISH_LENGTH, /* max_new_tokens or the end of the context */
     SPLASH_FINISH_TOOL_CALLS,
     SPLASH_FINISH_CANCELLED
 } splash_finish;
@@ -189,20 +192,20 @@ typedef struct splash_event {
     splash_event_kind kind;
     splash_request *request;
     void *user;
-    splash_channel channel;        /* TEXT */
-    const char *text;              /* TEXT; TOOL_CALL: function name. NUL-terminated */
+    splash_channel channel; /* TEXT */
+    const char *text;       /* TEXT; TOOL_CALL: function name. NUL-terminated */
     size_t n_text_bytes;
-    const char *arguments;         /* TOOL_CALL: JSON object */
-    const char *stop_string;       /* DONE by a stop string: which one, else NULL */
-    uint32_t token;                /* TOKEN */
-    splash_channel token_channel;  /* TOKEN */
-    float logprob;                 /* TOKEN, when asked for */
-    const splash_logprob *top;     /* TOKEN: n_top entries, most likely first */
+    const char *arguments;        /* TOOL_CALL: JSON object */
+    const char *stop_string;      /* DONE by a stop string: which one, else NULL */
+    uint32_t token;               /* TOKEN */
+    splash_channel token_channel; /* TOKEN */
+    float logprob;                /* TOKEN, when asked for */
+    const splash_logprob *top;    /* TOKEN: n_top entries, most likely first */
     uint32_t n_top;
-    uint32_t n_done, n_total;      /* PREFILL */
-    splash_finish finish;          /* DONE */
-    splash_usage usage;            /* DONE, FAILED */
-    splash_error error;            /* FAILED */
+    uint32_t n_done, n_total; /* PREFILL */
+    splash_finish finish;     /* DONE */
+    splash_usage usage;       /* DONE, FAILED */
+    splash_error error;       /* FAILED */
 } splash_event;
 
 /* The next event of any request of this engine, in order per request; waits up to timeout_ms (negative: for
@@ -224,10 +227,10 @@ void splash_stats_get(const splash_engine *engine, splash_stats *out); /* any th
 /* ---- packages ------------------------------------------------------------------------------ */
 
 typedef struct splash_pack_options {
-    const char *source;  /* checkpoint or package folder */
-    const char *draft;   /* draft checkpoint folder, or NULL */
+    const char *source; /* checkpoint or package folder */
+    const char *draft;  /* draft checkpoint folder, or NULL */
     const char *output;
-    uint32_t n_layers;   /* 0: all */
+    uint32_t n_layers; /* 0: all */
     bool overwrite;
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total); /* true: give up */
     void *progress_user;
@@ -239,7 +242,11 @@ splash_status splash_pack(const splash_pack_options *options, splash_error *err)
 splash_status splash_verify(const char *path, bool (*progress)(void *, const char *, uint64_t, uint64_t), void *user,
                             splash_error *err);
 
-typedef enum splash_folder_kind { SPLASH_FOLDER_OTHER, SPLASH_FOLDER_PACKAGE, SPLASH_FOLDER_CHECKPOINT } splash_folder_kind;
+typedef enum splash_folder_kind {
+    SPLASH_FOLDER_OTHER,
+    SPLASH_FOLDER_PACKAGE,
+    SPLASH_FOLDER_CHECKPOINT
+} splash_folder_kind;
 splash_folder_kind splash_folder_kind_of(const char *path);
 
 /* The explanation of a model as one JSON object (malloc'ed): geometry, published accounting, this

@@ -10,8 +10,8 @@
 #include "base/status.h"
 
 typedef struct spl_buf {
-    char *data;       /* NUL-terminated once anything was appended; NULL when empty */
-    size_t n_bytes;   /* without the NUL */
+    char *data;     /* NUL-terminated once anything was appended; NULL when empty */
+    size_t n_bytes; /* without the NUL */
     size_t capacity;
     size_t max_bytes;
     spl_status status; /* SPL_OK, SPL_E_NOMEM or SPL_E_LIMIT; sticky until spl_buf_reset */

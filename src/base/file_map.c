@@ -132,8 +132,7 @@ spl_status spl_publish_file(const char *path, const void *data, size_t n_bytes, 
     spl_status st = fd < 0 ? spl_fail_errno(err, errno, "cannot create '%s'", temporary) : SPL_OK;
     if (st == SPL_OK) st = spl_write_all(fd, data, n_bytes, temporary, err);
     if (st == SPL_OK && fsync(fd) != 0) st = spl_fail_errno(err, errno, "cannot sync '%s'", temporary);
-    if (fd >= 0 && close(fd) != 0 && st == SPL_OK)
-        st = spl_fail_errno(err, errno, "cannot close '%s'", temporary);
+    if (fd >= 0 && close(fd) != 0 && st == SPL_OK) st = spl_fail_errno(err, errno, "cannot close '%s'", temporary);
     if (st == SPL_OK && rename(temporary, path) != 0)
         st = spl_fail_errno(err, errno, "cannot rename '%s' to '%s'", temporary, path);
     if (st != SPL_OK && fd >= 0) (void)unlink(temporary);
@@ -167,8 +166,7 @@ spl_status spl_make_folders(const char *path, spl_error *err) {
         copy[i] = kept;
     }
     free(copy);
-    if (st == SPL_OK && !spl_folder_exists(path))
-        st = spl_fail(err, SPL_E_IO, "'%s' is not a folder", path);
+    if (st == SPL_OK && !spl_folder_exists(path)) st = spl_fail(err, SPL_E_IO, "'%s' is not a folder", path);
     return st;
 }
 

@@ -79,7 +79,8 @@ spl_status spl_fail_within(spl_error *err, const char *format, ...) {
 const char *spl_status_text(spl_status code) {
     switch (code) {
     case SPL_OK: return "ok";
-#define X(name, value, text) case SPL_E_##name: return text;
+#define X(name, value, text)                                                                                           \
+    case SPL_E_##name: return text;
         SPL_STATUS_LIST(X)
 #undef X
     }

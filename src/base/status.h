@@ -7,21 +7,21 @@
 #include "base/compiler.h"
 
 /* name, value, short text. The values equal splash_status in include/splash.h. */
-#define SPL_STATUS_LIST(X)                                      \
-    X(NOMEM, -1, "out of memory")                               \
-    X(INVALID, -2, "invalid argument")                          \
-    X(IO, -3, "input/output error")                             \
-    X(FORMAT, -4, "malformed file or text")                     \
-    X(GEOMETRY, -5, "model geometry not supported")             \
-    X(CONTEXT, -6, "prompt longer than the context")            \
-    X(BUSY, -7, "queue full")                                   \
-    X(LIMIT, -8, "limit exceeded")                              \
-    X(CANCELLED, -9, "cancelled")                               \
-    X(UNSUPPORTED, -10, "not supported")                        \
-    X(NOSPACE, -11, "no space left on the disk")                \
-    X(NOTFOUND, -12, "not found")                               \
-    X(CORRUPT, -13, "contents do not match their checksum")     \
-    X(TIMEOUT, -14, "timed out")                                \
+#define SPL_STATUS_LIST(X)                                                                                             \
+    X(NOMEM, -1, "out of memory")                                                                                      \
+    X(INVALID, -2, "invalid argument")                                                                                 \
+    X(IO, -3, "input/output error")                                                                                    \
+    X(FORMAT, -4, "malformed file or text")                                                                            \
+    X(GEOMETRY, -5, "model geometry not supported")                                                                    \
+    X(CONTEXT, -6, "prompt longer than the context")                                                                   \
+    X(BUSY, -7, "queue full")                                                                                          \
+    X(LIMIT, -8, "limit exceeded")                                                                                     \
+    X(CANCELLED, -9, "cancelled")                                                                                      \
+    X(UNSUPPORTED, -10, "not supported")                                                                               \
+    X(NOSPACE, -11, "no space left on the disk")                                                                       \
+    X(NOTFOUND, -12, "not found")                                                                                      \
+    X(CORRUPT, -13, "contents do not match their checksum")                                                            \
+    X(TIMEOUT, -14, "timed out")                                                                                       \
     X(INTERNAL, -15, "internal error")
 
 typedef enum spl_status {

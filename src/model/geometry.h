@@ -11,21 +11,21 @@
 enum {
     SPL_MAX_CAPTURE_LAYERS = 8, /* target layers tapped for the draft */
     SPL_MAX_STOP_TOKENS = 4,
-    SPL_ROWS_PER_TILE = 16,  /* r16 tile: 16 output rows ... */
-    SPL_GROUP = 64,          /* ... by one quantisation group of 64 inputs */
-    SPL_PAGE_TOKENS = 32,    /* tokens of one KV page */
-    SPL_BLOCK_ROWS = 8,      /* rows of one draft block: anchor plus 7 proposals */
+    SPL_ROWS_PER_TILE = 16, /* r16 tile: 16 output rows ... */
+    SPL_GROUP = 64,         /* ... by one quantisation group of 64 inputs */
+    SPL_PAGE_TOKENS = 32,   /* tokens of one KV page */
+    SPL_BLOCK_ROWS = 8,     /* rows of one draft block: anchor plus 7 proposals */
     SPL_MAX_LANES = 4,
     SPL_MAX_DECODE_ROWS = SPL_BLOCK_ROWS * SPL_MAX_LANES,
-    SPL_CONV_TAPS = 4        /* taps of the GDN convolution; the carried window is 3 rows */
+    SPL_CONV_TAPS = 4 /* taps of the GDN convolution; the carried window is 3 rows */
 };
 
 /* The small bidirectional proposer that shares the target's embedding and head (DFlash 2). */
 typedef struct spl_draft_geometry {
     uint32_t n_layers, hidden, ffn_width;
     uint32_t n_q_heads, n_kv_heads, head_dim;
-    uint32_t window_tokens;      /* context K/V ring */
-    uint32_t block_rows;         /* SPL_BLOCK_ROWS */
+    uint32_t window_tokens; /* context K/V ring */
+    uint32_t block_rows;    /* SPL_BLOCK_ROWS */
     uint32_t conv_group, conv_taps;
     uint32_t selector_rank, selector_top_k;
     uint32_t mask_token;
@@ -56,7 +56,7 @@ typedef struct spl_geometry {
     uint32_t n_experts, experts_per_token, expert_width, shared_expert_width;
     uint32_t max_positions;
     uint32_t n_stop_tokens, stop_tokens[SPL_MAX_STOP_TOKENS];
-    uint32_t image_token; /* placeholder id, or vocab when there is none */
+    uint32_t image_token;              /* placeholder id, or vocab when there is none */
     const spl_draft_geometry *draft;   /* NULL when no draft is defined */
     const spl_vision_geometry *vision; /* NULL for text-only members */
 } spl_geometry;
@@ -81,11 +81,15 @@ static inline uint32_t spl_gdn_index(const spl_geometry *g, uint32_t layer) {
 static inline uint32_t spl_q_width(const spl_geometry *g) { return g->n_q_heads * g->head_dim; }
 static inline uint32_t spl_kv_width(const spl_geometry *g) { return g->n_kv_heads * g->head_dim; }
 /* Rows [q0 g0 q1 g1 ... | k | v]: query and output gate interleaved per head, as published. */
-static inline uint32_t spl_attention_in_width(const spl_geometry *g) { return 2 * spl_q_width(g) + 2 * spl_kv_width(g); }
+static inline uint32_t spl_attention_in_width(const spl_geometry *g) {
+    return 2 * spl_q_width(g) + 2 * spl_kv_width(g);
+}
 static inline uint32_t spl_gdn_key_width(const spl_geometry *g) { return g->gdn_key_heads * g->gdn_head_dim; }
 static inline uint32_t spl_gdn_value_width(const spl_geometry *g) { return g->gdn_value_heads * g->gdn_head_dim; }
 /* Channels of the causal convolution: q, k and v. */
-static inline uint32_t spl_gdn_channels(const spl_geometry *g) { return 2 * spl_gdn_key_width(g) + spl_gdn_value_width(g); }
+static inline uint32_t spl_gdn_channels(const spl_geometry *g) {
+    return 2 * spl_gdn_key_width(g) + spl_gdn_value_width(g);
+}
 /* Rows [q | k | v | z | b | a] without padding. */
 static inline uint32_t spl_gdn_in_width(const spl_geometry *g) {
     return spl_gdn_channels(g) + spl_gdn_value_width(g) + 2 * g->gdn_value_heads;

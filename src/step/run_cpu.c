@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CPU interpreter of an op list. All members of the team walk the list together: each op is cut
+ * into units (rows, panels, heads of a lane), members take ranges of them, and a barrier ends the op.
+ * Which member computes a unit never shows in the result. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "step/step.h"
+
+/* Small tensors of a layer, resolved once. */
+typedef struct layer_tensors {
+    const float *q_norm, *k_norm;                   /* attention */
+    const float *conv, *decay, *dt_bias, *gdn_norm; /* GDN */
+} layer_tensors;
+
+struct spl_step {
+    const spl_geometry *g;
+    uint32_t n_layers;
+    spl_kernels k;
+    spl_team *team;
+    spl_weights weights;
+    spl_op_list list;
+    layer_tensors *layers;
+    spl_share *shares; /* one per op */
+    float *inverse_frequency;
+    uint8_t *arena;
+    uint8_t *scratch; /* scratch_bytes per member */
+    size_t scratch_bytes;
+    const spl_batch *batch; /* of the run in progress */
+};
+
+static size_t scratch_bytes_of(const spl_geometry *g) {
+    size_t attend = spl_attend_scratch_bytes(g->n_q_heads, g->n_kv_heads, g->head_dim);
+    size_t scan = spl_gdn_scratch_bytes(g->gdn_head_dim);
+    return (size_t)spl_round_up(attend > scan ? attend : scan, 4096);
+}
+
+uint64_t spl_pending_bytes(const spl_geometry *g, uint32_t n_layers) {
+    uint64_t gdn = 0;
+    for (uint32_t i = 0; i < n_layers; i++) gdn += !spl_layer_is_attention(g, i);
+    uint64_t row = 3ull * spl_gdn_channels(g) + 4ull * g->gdn_value_heads;
+    return spl_round_up(gdn * SPL_BLOCK_ROWS * row * sizeof(float), SPL_CACHE_LINE);
+}
+
+void spl_pending_place(spl_pending *out, void *memory, const spl_geometry *g, uint32_t n_layers) {
+    uint64_t gdn = 0;
+    for (uint32_t i = 0; i < n_layers; i++) gdn += !spl_layer_is_attention(g, i);
+    size_t rows = (size_t)(gdn * SPL_BLOCK_ROWS), channels = spl_gdn_channels(g), heads = g->gdn_value_heads;
+    float *at = memory;
+    out->inputs = at;
+    at += rows * channels;
+    for (int half = 0; half < 2; half++) {
+        out->mixed[half] = at;
+        at += rows * channels;
+    }
+    for (int half = 0; half < 2; half++) {
+        out->decay[half] = at;
+        at += rows * heads;
+        out->beta[half] = at;
+        at += rows * heads;
+    }
+    out->half = 0;
+}
+
+static float *rows_at(const spl_step *s, uint64_t offset) { return (float *)(void *)(s->arena + offset); }
+
+static uint32_t rows_of(const spl_step *s, const spl_op *op) {
+    return op->rows == SPL_ROWS_LOGITS ? s->batch->n_logit_rows : s->batch->n_rows;
+}
+
+/* ---- one function per op: units [begin, end) ------------------------------------------------ */
+
+static void run_rope(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    uint32_t n_pairs = s->g->rotary_dims / 2;
+    for (uint32_t i = 0; i < s->batch->n_segments; i++) {
+        const spl_segment *seg = &s->batch->segments[i];
+        for (uint32_t r = 0; r < seg->n_rows; r++) {
+            uint32_t row = seg->row_begin + r;
+            if (row < begin || row >= end) continue;
+            spl_rope_row(rows_at(s, op->out) + (size_t)row * n_pairs, rows_at(s, op->out2) + (size_t)row * n_pairs,
+                         s->inverse_frequency, n_pairs, seg->position + r);
+        }
+    }
+}
+
+static void run_embed(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    s->k.embed_rows(&(spl_embed_args){.table = s->weights.data[op->weight],
+                                      .tokens = (const uint32_t *)(const void *)(s->arena + op->in),
+                                      .y = rows_at(s, op->out),
+                                      .k = op->k,
+                                      .row_begin = begin,
+                                      .row_end = end});
+}
+
+static void run_norm(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    spl_norm_args a = {.x = rows_at(s, op->in),
+                       .x_stride = op->k,
+                       .weight = s->weights.data[op->weight],
+                       .eps = s->g->rms_eps,
+                       .k = op->k,
+                       .row_begin = begin,
+                       .row_end = end};
+    if (s->list.oracle) {
+        a.y = rows_at(s, op->out);
+    } else {
+        a.q8 = spl_q8_at(s->arena + op->out, rows_of(s, op), op->k);
+    }
+    s->k.rms_norm(&a);
+}
+
+static void run_quantise(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    s->k.quantise(&(spl_quantise_args){.x = rows_at(s, op->in),
+                                       .x_stride = op->k,
+                                       .q8 = spl_q8_at(s->arena + op->out, rows_of(s, op), op->k),
+                                       .row_begin = begin,
+                                       .row_end = end});
+}
+
+static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    spl_linear_f32_args a = {.w = s->weights.data[op->weight],
+                             .n_out = op->n_out,
+                             .k = op->k,
+                             .x = rows_at(s, op->in),
+                             .n_rows = rows_of(s, op),
+                             .y = rows_at(s, op->out),
+                             .y_stride = op->n_out,
+                             .add = op->add != 0,
+                             .panel_begin = begin,
+                             .panel_end = end};
+    if (op->kind == SPL_OP_GATE_UP) {
+        s->k.gate_up_f32(&a);
+    } else {
+        s->k.linear_f32(&a);
+    }
+}
+
+static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    if (s->list.oracle) {
+        run_linear_f32(s, op, begin, end);
+        return;
+    }
+    spl_q8_rows x = spl_q8_at(s->arena + op->in, rows_of(s, op), op->k);
+    if (op->kind == SPL_OP_GATE_UP) {
+        s->k.gate_up_q4(&(spl_gate_up_args){.w = s->weights.data[op->weight],
+                                            .n_out = op->n_out,
+                                            .x = x,
+                                            .y = rows_at(s, op->out),
+                                            .y_stride = op->n_out,
+                                            .pair_begin = begin,
+                                            .pair_end = end});
+        return;
+    }
+    s->k.linear_q4(&(spl_linear_args){.w = s->weights.data[op->weight],
+                                      .n_out = op->n_out,
+                                      .x = x,
+                                      .y = rows_at(s, op->out),
+                                      .y_stride = op->n_out,
+                                      .add = op->add != 0,
+                                      .panel_begin = begin,
+                                      .panel_end = end});
+}
+
+static void run_attn_prepare(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    const spl_geometry *g = s->g;
+    const layer_tensors *t = &s->layers[op->layer];
+    s->k.attn_prepare(&(spl_attn_prepare_args){.in = rows_at(s, op->in),
+                                               .in_stride = spl_attention_in_width(g),
+                                               .q_norm = t->q_norm,
+                                               .k_norm = t->k_norm,
+                                               .cos = rows_at(s, s->list.cos),
+                                               .sin = rows_at(s, s->list.sin),
+                                               .q = rows_at(s, op->out),
+                                               .k = rows_at(s, op->out2),
+                                               .n_q_heads = g->n_q_heads,
+                                               .n_kv_heads = g->n_kv_heads,
+                                               .head_dim = g->head_dim,
+                                               .rotary_dims = g->rotary_dims,
+                                               .eps = g->rms_eps,
+                                               .row_begin = begin,
+                                               .row_end = end});
+}
+
+static spl_kv_view kv_view(const spl_step *s, const spl_op *op, const spl_segment *seg) {
+    const spl_geometry *g = s->g;
+    size_t block = spl_kv_block_bytes(g->head_dim, s->list.oracle);
+    return (spl_kv_view){.pool = s->batch->kv_pool,
+                         .page_table = seg->page_table,
+                         .page_stride = s->batch->page_stride,
+                         .layer_offset = spl_attention_index(g, op->layer) * g->n_kv_heads * block,
+                         .n_kv_heads = g->n_kv_heads,
+                         .head_dim = g->head_dim};
+}
+
+static void kv_store_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin,
+                             uint32_t end) {
+    const spl_geometry *g = s->g;
+    size_t stride = spl_attention_in_width(g), kv_width = spl_kv_width(g);
+    spl_kv_store_args a = {.kv = kv_view(s, op, seg),
+                           .k = rows_at(s, op->out2) + seg->row_begin * kv_width,
+                           .v = rows_at(s, op->in) + seg->row_begin * stride + 2 * spl_q_width(g) + kv_width,
+                           .k_stride = kv_width,
+                           .v_stride = stride,
+                           .position = seg->position,
+                           .n_rows = seg->n_rows,
+                           .head_begin = begin,
+                           .head_end = end};
+    (s->list.oracle ? s->k.kv_store_f32 : s->k.kv_store_i8)(&a);
+}
+
+static void attend_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
+                           uint32_t member) {
+    const spl_geometry *g = s->g;
+    size_t stride = spl_attention_in_width(g), q_width = spl_q_width(g);
+    spl_attend_args a = {.kv = kv_view(s, op, seg),
+                         .q = rows_at(s, op->in) + seg->row_begin * q_width,
+                         .gate = rows_at(s, op->scratch) + seg->row_begin * stride,
+                         .gate_stride = stride,
+                         .y = rows_at(s, op->out) + seg->row_begin * q_width,
+                         .n_q_heads = g->n_q_heads,
+                         .position = seg->position,
+                         .n_rows = seg->n_rows,
+                         .unit_begin = begin,
+                         .unit_end = end,
+                         .scratch = s->scratch + member * s->scratch_bytes};
+    (s->list.oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
+}
+
+/* Where the GDN front of a segment's rows goes: the arena, or the pending buffer's other half when the
+ * rows wait for their acceptance. */
+typedef struct gdn_rows {
+    float *mixed, *decay, *beta;
+} gdn_rows;
+
+static gdn_rows gdn_rows_of(const spl_step *s, const spl_op *op, const spl_segment *seg, uint64_t mixed_offset) {
+    const spl_geometry *g = s->g;
+    size_t channels = spl_gdn_channels(g), heads = g->gdn_value_heads;
+    if (seg->n_commit < seg->n_rows) {
+        size_t layer = (size_t)spl_gdn_index(g, op->layer) * SPL_BLOCK_ROWS;
+        const spl_pending *p = seg->pending;
+        uint32_t half = p->half ^ 1u;
+        return (gdn_rows){p->mixed[half] + layer * channels, p->decay[half] + layer * heads,
+                          p->beta[half] + layer * heads};
+    }
+    float *gates = rows_at(s, op->out2);
+    return (gdn_rows){rows_at(s, mixed_offset) + seg->row_begin * channels, gates + seg->row_begin * heads,
+                      gates + (s->list.max_rows + seg->row_begin) * heads};
+}
+
+static float *window_of(const spl_step *s, const spl_op *op, const spl_segment *seg) {
+    const spl_geometry *g = s->g;
+    size_t states = (size_t)spl_gdn_index(g, s->n_layers) * g->gdn_value_heads * g->gdn_head_dim * g->gdn_head_dim;
+    return seg->cell + states + (size_t)spl_gdn_index(g, op->layer) * (SPL_CONV_TAPS - 1) * spl_gdn_channels(g);
+}
+
+/* window = rows n .. n + 2 of (window ++ rows) for channels [begin, end); ascending, so in place is safe. */
+static void slide_window(float *window, const float *rows, size_t row_stride, size_t channels, uint32_t n, size_t begin,
+                         size_t end) {
+    if (n == 0) return;
+    for (uint32_t j = 0; j < SPL_CONV_TAPS - 1; j++) {
+        uint32_t from = n + j;
+        const float *source =
+            from < SPL_CONV_TAPS - 1 ? window + from * channels : rows + (from - (SPL_CONV_TAPS - 1)) * row_stride;
+        memmove(window + j * channels + begin, source + begin, (end - begin) * sizeof(float));
+    }
+}
+
+static void gdn_prepare_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin,
+                                uint32_t end) {
+    const spl_geometry *g = s->g;
+    const layer_tensors *t = &s->layers[op->layer];
+    size_t channels = spl_gdn_channels(g), d = g->gdn_head_dim;
+    float *window = window_of(s, op, seg);
+    if (seg->n_pending > 0) {
+        const float *inputs = seg->pending->inputs + (size_t)spl_gdn_index(g, op->layer) * SPL_BLOCK_ROWS * channels;
+        slide_window(window, inputs, channels, channels, seg->n_pending, begin * d, end * d);
+    }
+    gdn_rows rows = gdn_rows_of(s, op, seg, op->out);
+    s->k.gdn_prepare(&(spl_gdn_prepare_args){.in = rows_at(s, op->in) + seg->row_begin * (size_t)spl_gdn_in_width(g),
+                                             .in_stride = spl_gdn_in_width(g),
+                                             .window = window,
+                                             .conv = t->conv,
+                                             .a_neg = t->decay,
+                                             .dt_bias = t->dt_bias,
+                                             .mixed = rows.mixed,
+                                             .decay = rows.decay,
+                                             .beta = rows.beta,
+                                             .key_heads = g->gdn_key_heads,
+                                             .value_heads = g->gdn_value_heads,
+                                             .head_dim = g->gdn_head_dim,
+                                             .n_rows = seg->n_rows,
+                                             .unit_begin = begin,
+                                             .unit_end = end});
+}
+
+static void gdn_scan_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
+                             uint32_t member, uint64_t packed) {
+    const spl_geometry *g = s->g;
+    size_t channels = spl_gdn_channels(g), heads = g->gdn_value_heads, d = g->gdn_head_dim;
+    size_t layer = spl_gdn_index(g, op->layer);
+    gdn_rows rows = gdn_rows_of(s, op, seg, op->in);
+    spl_gdn_scan_args a = {.state = seg->cell + layer * heads * d * d,
+                           .n_pending = seg->n_pending,
+                           .mixed = rows.mixed,
+                           .decay = rows.decay,
+                           .beta = rows.beta,
+                           .out = rows_at(s, op->out) + seg->row_begin * heads * d,
+                           .n_rows = seg->n_rows,
+                           .n_commit = seg->n_commit,
+                           .key_heads = g->gdn_key_heads,
+                           .value_heads = g->gdn_value_heads,
+                           .head_dim = g->gdn_head_dim,
+                           .head_begin = begin,
+                           .head_end = end,
+                           .scratch = s->scratch + member * s->scratch_bytes};
+    if (seg->n_pending > 0) {
+        const spl_pending *p = seg->pending;
+        a.pending_mixed = p->mixed[p->half] + layer * SPL_BLOCK_ROWS * channels;
+        a.pending_decay = p->decay[p->half] + layer * SPL_BLOCK_ROWS * heads;
+        a.pending_beta = p->beta[p->half] + layer * SPL_BLOCK_ROWS * heads;
+    }
+    s->k.gdn_scan(&a);
+    /* The windows move on by the committed rows; the rest of the raw inputs wait with their rows. Head h
+     * looks after its share of the channels. */
+    size_t c0 = channels * begin / heads, c1 = channels * end / heads, stride = spl_gdn_in_width(g);
+    const float *inputs = rows_at(s, packed) + seg->row_begin * stride;
+    slide_window(window_of(s, op, seg), inputs, stride, channels, seg->n_commit, c0, c1);
+    for (uint32_t r = seg->n_commit; r < seg->n_rows; r++) {
+        float *kept = seg->pending->inputs + (layer * SPL_BLOCK_ROWS + r - seg->n_commit) * channels;
+        memcpy(kept + c0, inputs + r * stride + c0, (c1 - c0) * sizeof(float));
+    }
+}
+
+static void run_gdn_norm(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    const spl_geometry *g = s->g;
+    s->k.gdn_norm(&(spl_gdn_norm_args){.out = rows_at(s, op->out),
+                                       .z = rows_at(s, op->in) + spl_gdn_channels(g),
+                                       .z_stride = spl_gdn_in_width(g),
+                                       .weight = s->layers[op->layer].gdn_norm,
+                                       .eps = g->rms_eps,
+                                       .value_heads = g->gdn_value_heads,
+                                       .head_dim = g->gdn_head_dim,
+                                       .row_begin = begin,
+                                       .row_end = end});
+}
+
+static void run_capture(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    for (uint32_t r = begin; r < end; r++)
+        memcpy(rows_at(s, op->out) + (size_t)r * s->list.captured_width + (size_t)op->capture * op->k,
+               rows_at(s, op->in) + (size_t)r * op->k, op->k * sizeof(float));
+}
+
+static void run_gather(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end; i++)
+        memcpy(rows_at(s, op->out) + (size_t)i * op->k, rows_at(s, op->in) + (size_t)s->batch->logit_rows[i] * op->k,
+               op->k * sizeof(float));
+}
+
+/* ---- the walk ------------------------------------------------------------------------------- */
+
+/* Units of an op per segment (lane ops), or over the whole batch. */
+typedef struct op_units {
+    uint32_t n, grain, per_row; /* per_row: units are rows x per_row within a segment; 0: fixed number */
+    bool by_segment;
+} op_units;
+
+static op_units units_of(const spl_step *s, const spl_op *op) {
+    const spl_geometry *g = s->g;
+    uint32_t rows = rows_of(s, op);
+    switch ((spl_op_kind)op->kind) {
+    case SPL_OP_LINEAR: return (op_units){.n = (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE), .grain = 4};
+    case SPL_OP_GATE_UP: return (op_units){.n = (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE), .grain = 2};
+    case SPL_OP_KV_STORE: return (op_units){.n = g->n_kv_heads, .grain = 1, .by_segment = true};
+    case SPL_OP_ATTEND: return (op_units){.n = g->n_kv_heads, .grain = 1, .per_row = g->n_kv_heads, .by_segment = true};
+    case SPL_OP_GDN_PREPARE:
+        return (op_units){.n = 2 * g->gdn_key_heads + g->gdn_value_heads, .grain = 1, .by_segment = true};
+    case SPL_OP_GDN_SCAN: return (op_units){.n = g->gdn_value_heads, .grain = 1, .by_segment = true};
+    default: return (op_units){.n = rows, .grain = 1};
+    }
+}
+
+static uint32_t segment_units(const op_units *u, const spl_segment *seg) {
+    return u->per_row ? u->per_row * seg->n_rows : u->n;
+}
+
+static void run_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
+                        uint32_t member) {
+    switch ((spl_op_kind)op->kind) {
+    case SPL_OP_KV_STORE: kv_store_segment(s, op, seg, begin, end); break;
+    case SPL_OP_ATTEND: attend_segment(s, op, seg, begin, end, member); break;
+    case SPL_OP_GDN_PREPARE: gdn_prepare_segment(s, op, seg, begin, end); break;
+    case SPL_OP_GDN_SCAN: gdn_scan_segment(s, op, seg, begin, end, member, (op - 1)->in); break;
+    default: break;
+    }
+}
+
+/* Units of all segments are numbered one after another; cuts a range back into segments. */
+static void run_segments(const spl_step *s, const spl_op *op, const op_units *u, uint32_t begin, uint32_t end,
+                         uint32_t member) {
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < s->batch->n_segments && first < end; i++) {
+        const spl_segment *seg = &s->batch->segments[i];
+        uint32_t n = segment_units(u, seg);
+        uint32_t from = begin > first ? begin - first : 0;
+        uint32_t to = end - first < n ? end - first : n;
+        if (from < to) run_segment(s, op, seg, from, to, member);
+        first += n;
+    }
+}
+
+static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    switch ((spl_op_kind)op->kind) {
+    case SPL_OP_ROPE_TABLE: run_rope(s, op, begin, end); break;
+    case SPL_OP_EMBED: run_embed(s, op, begin, end); break;
+    case SPL_OP_NORM: run_norm(s, op, begin, end); break;
+    case SPL_OP_QUANTISE: run_quantise(s, op, begin, end); break;
+    case SPL_OP_LINEAR:
+    case SPL_OP_GATE_UP: run_linear(s, op, begin, end); break;
+    case SPL_OP_ATTN_PREPARE: run_attn_prepare(s, op, begin, end); break;
+    case SPL_OP_GDN_NORM: run_gdn_norm(s, op, begin, end); break;
+    case SPL_OP_CAPTURE: run_capture(s, op, begin, end); break;
+    case SPL_OP_GATHER: run_gather(s, op, begin, end); break;
+    default: break;
+    }
+}
+
+static void walk(void *arg, uint32_t member) {
+    spl_step *s = arg;
+    spl_set_ftz();
+    for (uint32_t i = 0; i < s->list.n_ops; i++) {
+        const spl_op *op = &s->list.ops[i];
+        op_units u = units_of(s, op);
+        uint32_t n = u.n;
+        if (u.by_segment) {
+            n = 0;
+            for (uint32_t j = 0; j < s->batch->n_segments; j++) n += segment_units(&u, &s->batch->segments[j]);
+            /* Rows that share a head's history are cheaper together: keep blocks of 8 rows whole. */
+            if (u.per_row && n >= u.per_row * SPL_TILE_M * 2 * spl_team_size(s->team)) u.grain = u.per_row * SPL_TILE_M;
+        }
+        spl_share_cursor cursor = {false};
+        uint32_t begin, end;
+        while (spl_team_take(s->team, &s->shares[i], &cursor, member, n, u.grain, &begin, &end)) {
+            if (u.by_segment) {
+                run_segments(s, op, &u, begin, end, member);
+            } else {
+                run_range(s, op, begin, end);
+            }
+        }
+        spl_team_barrier(s->team);
+    }
+}
+
+static spl_status check_batch(const spl_step *s, const spl_batch *b, spl_error *err) {
+    if (b->n_rows == 0 || b->n_rows > s->list.max_rows || b->n_logit_rows > s->list.max_logit_rows)
+        return spl_fail(err, SPL_E_INVALID, "a run of %u rows and %u logit rows exceeds the step's %u and %u",
+                        b->n_rows, b->n_logit_rows, s->list.max_rows, s->list.max_logit_rows);
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        if (b->tokens[i] >= s->g->vocab)
+            return spl_fail(err, SPL_E_INVALID, "token %u is outside the vocabulary of %u", b->tokens[i], s->g->vocab);
+    }
+    for (uint32_t i = 0; i < b->n_logit_rows; i++) {
+        if (b->logit_rows[i] >= b->n_rows)
+            return spl_fail(err, SPL_E_INVALID, "logit row %u of %u", b->logit_rows[i], b->n_rows);
+    }
+    uint32_t covered = 0;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const spl_segment *seg = &b->segments[i];
+        bool deferred = seg->n_commit < seg->n_rows;
+        if (seg->row_begin != covered || seg->n_rows == 0 || seg->n_rows > b->n_rows - covered ||
+            seg->n_commit > seg->n_rows || seg->n_pending > SPL_BLOCK_ROWS ||
+            (deferred && (seg->n_commit != 0 || seg->n_rows > SPL_BLOCK_ROWS)) ||
+            ((deferred || seg->n_pending > 0) && !seg->pending))
+            return spl_fail(err, SPL_E_INVALID, "segment %u of the batch is inconsistent", i);
+        covered += seg->n_rows;
+    }
+    if (covered != b->n_rows) return spl_fail(err, SPL_E_INVALID, "segments cover %u of %u rows", covered, b->n_rows);
+    return SPL_OK;
+}
+
+spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err) {
+    spl_status st = check_batch(s, batch, err);
+    if (st != SPL_OK) return st;
+    s->batch = batch;
+    memcpy(s->arena + s->list.tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));
+    memset(s->shares, 0, s->list.n_ops * sizeof *s->shares);
+    spl_team_run(s->team, walk, s);
+    s->batch = NULL;
+    return SPL_OK;
+}
+
+float *spl_step_logits(spl_step *s) { return rows_at(s, s->list.logits); }
+
+const float *spl_step_captured(const spl_step *s) {
+    return s->list.captured_width ? rows_at(s, s->list.captured) : NULL;
+}
+
+const spl_op_list *spl_step_list(const spl_step *s) { return &s->list; }
+
+spl_status spl_step_bytes(const spl_geometry *g, uint32_t n_layers, uint32_t max_rows, uint32_t max_logit_rows,
+                          bool capture, bool oracle, uint32_t n_threads, uint64_t *bytes, spl_error *err) {
+    spl_op_list list;
+    spl_status st = spl_op_list_build(&list, g, n_layers, max_rows, max_logit_rows, capture, oracle, err);
+    if (st != SPL_OK) return st;
+    *bytes = list.arena_bytes + (uint64_t)n_threads * scratch_bytes_of(g);
+    spl_op_list_free(&list);
+    return SPL_OK;
+}
+
+/* ---- making and unmaking -------------------------------------------------------------------- */
+
+static const float *small_tensor(const spl_package *package, spl_tensor_role role, uint32_t layer) {
+    return spl_package_tensor(package, role, layer, NULL);
+}
+
+static void bind_layers(spl_step *s, const spl_package *package) {
+    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
+        layer_tensors *t = &s->layers[layer];
+        t->q_norm = small_tensor(package, SPL_T_Q_NORM, layer);
+        t->k_norm = small_tensor(package, SPL_T_K_NORM, layer);
+        t->conv = small_tensor(package, SPL_T_GDN_CONV, layer);
+        t->decay = small_tensor(package, SPL_T_GDN_DECAY, layer);
+        t->dt_bias = small_tensor(package, SPL_T_GDN_DT_BIAS, layer);
+        t->gdn_norm = small_tensor(package, SPL_T_GDN_NORM, layer);
+    }
+}
+
+static void *aligned_zeroed(size_t n_bytes) {
+    void *memory = NULL;
+    if (posix_memalign(&memory, 4096, n_bytes) != 0) return NULL;
+    memset(memory, 0, n_bytes);
+    return memory;
+}
+
+spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_error *err) {
+    *out = NULL;
+    spl_step *s = calloc(1, sizeof *s);
+    if (!s) return spl_fail(err, SPL_E_NOMEM, "no memory for the step");
+    s->g = config->geometry;
+    s->n_layers = spl_package_n_layers(config->package);
+    s->k = *config->kernels;
+    s->team = config->team;
+    s->scratch_bytes = scratch_bytes_of(s->g);
+    spl_status st = spl_op_list_build(&s->list, s->g, s->n_layers, config->max_rows, config->max_logit_rows,
+                                      config->capture, config->oracle, err);
+    if (st == SPL_OK) st = spl_weights_bind(&s->weights, config->package, SPL_FILE_TARGET, err);
+    if (st == SPL_OK) {
+        s->layers = calloc(s->n_layers, sizeof *s->layers);
+        s->shares = calloc(s->list.n_ops, sizeof *s->shares);
+        s->inverse_frequency = calloc(s->g->rotary_dims / 2, sizeof(float));
+        s->arena = aligned_zeroed(s->list.arena_bytes);
+        s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team));
+        if (!s->layers || !s->shares || !s->inverse_frequency || !s->arena || !s->scratch)
+            st = spl_fail(err, SPL_E_NOMEM, "no memory for the step arena of %llu bytes",
+                          (unsigned long long)s->list.arena_bytes);
+    }
+    if (st != SPL_OK) {
+        spl_step_destroy(s);
+        return st;
+    }
+    bind_layers(s, config->package);
+    spl_rope_frequencies(s->inverse_frequency, s->g->rotary_dims, s->g->rope_theta);
+    *out = s;
+    return SPL_OK;
+}
+
+void spl_step_destroy(spl_step *s) {
+    if (!s) return;
+    spl_weights_free(&s->weights);
+    spl_op_list_free(&s->list);
+    free(s->layers);
+    free(s->shares);
+    free(s->inverse_frequency);
+    free(s->arena);
+    free(s->scratch);
+    free(s);
+}

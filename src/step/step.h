@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Running the op list: a spl_step owns the arena and the list for one loaded model; a spl_batch says
+ * which rows of which lanes a run computes. Pages, state cells and pending buffers belong to the
+ * caller. A run allocates nothing, takes no lock and makes no system call. */
+#ifndef SPL_STEP_STEP_H
+#define SPL_STEP_STEP_H
+
+#include "base/thread_team.h"
+#include "kernels/kernels.h"
+#include "model/weights.h"
+#include "step/op.h"
+
+/* Rows computed but not yet committed: what the next step needs to fold the retained ones into the state
+ * while it has it in cache. One per decoding lane, spl_pending_bytes long; two halves alternate. */
+typedef struct spl_pending {
+    float *inputs;   /* [gdn layers][8][channels]: raw convolution inputs of the previous rows */
+    float *mixed[2]; /* [gdn layers][8][channels]: q | k | v after convolution and norms */
+    float *decay[2]; /* [gdn layers][8][value heads] */
+    float *beta[2];  /* [gdn layers][8][value heads] */
+    uint32_t half;   /* half that holds the previous rows */
+} spl_pending;
+uint64_t spl_pending_bytes(const spl_geometry *g, uint32_t n_layers);
+/* Points *out into 64-aligned memory. */
+void spl_pending_place(spl_pending *out, void *memory, const spl_geometry *g, uint32_t n_layers);
+
+/* Consecutive rows of one lane. */
+typedef struct spl_segment {
+    uint32_t row_begin, n_rows; /* rows of the batch */
+    uint32_t position;          /* of the first row: KV slot and rotary position */
+    const uint32_t *page_table; /* covers position + n_rows tokens */
+    float *cell;                /* spl_state_cell_bytes: S of all GDN layers, then all windows */
+    spl_pending *pending;       /* NULL when every row commits at once and none is pending */
+    uint32_t n_pending;         /* retained rows of the previous step, 0..8 */
+    uint32_t n_commit;          /* n_rows: commit in this run; 0: the rows become pending (n_rows <= 8) */
+} spl_segment;
+
+typedef struct spl_batch {
+    const uint32_t *tokens; /* [n_rows] */
+    uint32_t n_rows;
+    const spl_segment *segments;
+    uint32_t n_segments;
+    const uint32_t *logit_rows; /* rows whose logits are wanted, ascending */
+    uint32_t n_logit_rows;
+    uint8_t *kv_pool;
+    size_t page_stride;
+} spl_batch;
+
+typedef struct spl_step spl_step;
+
+typedef struct spl_step_config {
+    const spl_geometry *geometry;
+    const spl_package *package;
+    const spl_kernels *kernels; /* copied */
+    spl_team *team;             /* borrowed */
+    uint32_t max_rows, max_logit_rows;
+    bool capture, oracle;
+} spl_step_config;
+
+/* Arena bytes plus per-thread scratch of a step, without making it. */
+spl_status spl_step_bytes(const spl_geometry *g, uint32_t n_layers, uint32_t max_rows, uint32_t max_logit_rows,
+                          bool capture, bool oracle, uint32_t n_threads, uint64_t *bytes, spl_error *err);
+
+spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_error *err);
+void spl_step_destroy(spl_step *s); /* accepts NULL */
+
+/* Runs the list over the batch. Errors: SPL_E_INVALID for a batch that breaks the limits above or names a
+ * token outside the vocabulary; nothing is computed then. */
+spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err);
+
+/* Results of the last run: logits [n_logit_rows][vocab]; tapped hidden rows [n_rows][captured_width] or NULL. */
+float *spl_step_logits(spl_step *s);
+const float *spl_step_captured(const spl_step *s);
+const spl_op_list *spl_step_list(const spl_step *s);
+
+/* Rotary tables: cos and sin [rotary_dims/2] of one position (src/step/rope.c). */
+void spl_rope_frequencies(float *inverse_frequency, uint32_t rotary_dims, float theta);
+void spl_rope_row(float *cos_row, float *sin_row, const float *inverse_frequency, uint32_t n_pairs, uint32_t position);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Laws 2 and 5 on toy shapes with random weights: a row's bits do not depend on the rows beside it, the
+ * chunking, the lane, the thread count or the tier's table; deferred commits leave the states that
+ * immediate commits leave. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/compiler.h"
+#include "cache/page_pool.h"
+#include "step/step.h"
+
+enum { MAX_ROWS = 64, MAX_TOKENS = 256 };
+
+/* One model with one lane's worth of memory per lane. */
+typedef struct rig {
+    const spl_geometry *g;
+    spl_package *package;
+    spl_team *team;
+    spl_kernels kernels;
+    spl_step *step;
+    spl_page_pool pool;
+    spl_page_table tables[SPL_MAX_LANES];
+    float *cells[SPL_MAX_LANES];
+    spl_pending pending[SPL_MAX_LANES];
+    void *pending_memory[SPL_MAX_LANES];
+    size_t cell_bytes;
+} rig;
+
+static void *aligned(size_t n_bytes) {
+    void *memory = NULL;
+    assert_int_equal(posix_memalign(&memory, 64, n_bytes), 0);
+    memset(memory, 0, n_bytes);
+    return memory;
+}
+
+static void rig_open(rig *r, const char *id, uint32_t n_threads, bool oracle) {
+    spl_error err;
+    memset(r, 0, sizeof *r);
+    r->g = spl_geometry_find(id);
+    assert_non_null(r->g);
+    assert_int_equal(spl_package_random(&r->package, r->g, 0, false, 7, &err), SPL_OK);
+    assert_int_equal(spl_team_create(&r->team, n_threads, spl_set_ftz, &err), SPL_OK);
+    assert_int_equal(spl_kernels_select(&r->kernels, SPL_N_TIERS, &err), SPL_OK);
+    spl_step_config config = {.geometry = r->g,
+                              .package = r->package,
+                              .kernels = &r->kernels,
+                              .team = r->team,
+                              .max_rows = MAX_ROWS,
+                              .max_logit_rows = MAX_ROWS,
+                              .capture = r->g->draft != NULL,
+                              .oracle = oracle};
+    assert_int_equal(spl_step_create(&r->step, &config, &err), SPL_OK);
+    assert_int_equal(spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, 0, oracle), 64, &err), SPL_OK);
+    r->cell_bytes = spl_state_cell_bytes(r->g, 0);
+    for (int i = 0; i < SPL_MAX_LANES; i++) {
+        assert_int_equal(spl_page_table_init(&r->tables[i], MAX_TOKENS, &err), SPL_OK);
+        assert_int_equal(spl_page_table_grow(&r->tables[i], &r->pool, MAX_TOKENS, &err), SPL_OK);
+        r->cells[i] = aligned(r->cell_bytes);
+        r->pending_memory[i] = aligned(spl_pending_bytes(r->g, r->g->n_layers));
+        spl_pending_place(&r->pending[i], r->pending_memory[i], r->g, r->g->n_layers);
+    }
+}
+
+static void rig_close(rig *r) {
+    for (int i = 0; i < SPL_MAX_LANES; i++) {
+        spl_page_table_free(&r->tables[i], &r->pool);
+        free(r->cells[i]);
+        free(r->pending_memory[i]);
+    }
+    spl_page_pool_free(&r->pool);
+    spl_step_destroy(r->step);
+    spl_team_destroy(r->team);
+    spl_package_close(r->package);
+}
+
+static uint32_t token_at(uint32_t i) { return (i * 2654435761u >> 7) % 480u; }
+
+static spl_segment segment_of(rig *r, uint32_t lane, uint32_t row_begin, uint32_t n_rows, uint32_t position) {
+    return (spl_segment){.row_begin = row_begin,
+                         .n_rows = n_rows,
+                         .position = position,
+                         .page_table = r->tables[lane].ids,
+                         .cell = r->cells[lane],
+                         .pending = &r->pending[lane],
+                         .n_commit = n_rows};
+}
+
+static void run(rig *r, const uint32_t *tokens, const spl_segment *segments, uint32_t n_segments, uint32_t n_rows) {
+    spl_error err;
+    uint32_t all[MAX_ROWS];
+    for (uint32_t i = 0; i < n_rows; i++) all[i] = i;
+    spl_batch batch = {.tokens = tokens,
+                       .n_rows = n_rows,
+                       .segments = segments,
+                       .n_segments = n_segments,
+                       .logit_rows = all,
+                       .n_logit_rows = n_rows,
+                       .kv_pool = r->pool.memory,
+                       .page_stride = r->pool.page_bytes};
+    assert_int_equal(spl_step_run(r->step, &batch, &err), SPL_OK);
+}
+
+/* Runs n_tokens tokens of one lane in chunks of `chunk` rows and keeps every row's logits. */
+static float *run_chunked(rig *r, uint32_t lane, uint32_t n_tokens, uint32_t chunk) {
+    float *kept = aligned(sizeof(float) * n_tokens * r->g->vocab);
+    uint32_t tokens[MAX_TOKENS];
+    for (uint32_t i = 0; i < n_tokens; i++) tokens[i] = token_at(i);
+    for (uint32_t at = 0; at < n_tokens; at += chunk) {
+        uint32_t n = n_tokens - at < chunk ? n_tokens - at : chunk;
+        spl_segment seg = segment_of(r, lane, 0, n, at);
+        run(r, tokens + at, &seg, 1, n);
+        memcpy(kept + (size_t)at * r->g->vocab, spl_step_logits(r->step), sizeof(float) * n * r->g->vocab);
+    }
+    return kept;
+}
+
+/* 2, 3, 4, 5, 7, 8, 9, 16, 24, 31, 32, 64: the tile edges and their neighbours. */
+static uint32_t next_chunk(uint32_t chunk) {
+    static const uint32_t chunks[] = {2, 3, 4, 5, 7, 8, 9, 16, 24, 31, 32, 64, 65};
+    uint32_t i = 0;
+    while (chunks[i] <= chunk) i++;
+    return chunks[i];
+}
+
+static const char *const shapes[] = {"toy", "toy-ratio3", "toy-even"};
+
+static void rows_do_not_depend_on_chunk_or_threads(void **state) {
+    (void)state;
+    enum { N = 75 };
+    for (size_t shape = 0; shape < SPL_COUNT(shapes); shape++) {
+        rig r;
+        rig_open(&r, shapes[shape], 1, false);
+        float *base = run_chunked(&r, 0, N, 1);
+        for (size_t i = 0; i < (size_t)N * r.g->vocab; i++) assert_true(isfinite(base[i]));
+        assert_true(base[0] != base[r.g->vocab]);
+        float *cell = aligned(r.cell_bytes);
+        memcpy(cell, r.cells[0], r.cell_bytes);
+        size_t n_bytes = sizeof(float) * N * r.g->vocab;
+        rig_close(&r);
+        for (uint32_t threads = 1; threads <= 3; threads += 1) {
+            for (uint32_t chunk = 2; chunk <= 64; chunk = next_chunk(chunk)) {
+                rig_open(&r, shapes[shape], threads, false);
+                float *other = run_chunked(&r, chunk % SPL_MAX_LANES, N, chunk);
+                assert_memory_equal(base, other, n_bytes);
+                assert_memory_equal(cell, r.cells[chunk % SPL_MAX_LANES], r.cell_bytes);
+                free(other);
+                rig_close(&r);
+            }
+        }
+        free(cell);
+        free(base);
+    }
+}
+
+/* Four lanes of different lengths side by side give what each gives alone. */
+static void lanes_do_not_depend_on_each_other(void **state) {
+    (void)state;
+    enum { N = 40 };
+    rig r;
+    rig_open(&r, "toy", 2, false);
+    float *base = run_chunked(&r, 0, N, 8);
+    rig_close(&r);
+    rig_open(&r, "toy", 2, false);
+    uint32_t tokens[MAX_ROWS];
+    for (uint32_t at = 0; at < N; at += 8) {
+        spl_segment segments[SPL_MAX_LANES];
+        for (uint32_t lane = 0; lane < SPL_MAX_LANES; lane++) {
+            segments[lane] = segment_of(&r, lane, lane * 8, 8, at);
+            for (uint32_t i = 0; i < 8; i++) tokens[lane * 8 + i] = token_at(at + i);
+        }
+        run(&r, tokens, segments, SPL_MAX_LANES, 32);
+        for (uint32_t lane = 0; lane < SPL_MAX_LANES; lane++)
+            assert_memory_equal(spl_step_logits(r.step) + (size_t)lane * 8 * r.g->vocab, base + (size_t)at * r.g->vocab,
+                                sizeof(float) * 8 * r.g->vocab);
+    }
+    free(base);
+    rig_close(&r);
+}
+
+/* Verify steps of 8 rows of which `retained` are kept: the rows after the retained ones leave no trace,
+ * and the state after folding equals the state of an immediate commit, bit for bit. */
+static void deferred_commits_equal_immediate_ones(void **state) {
+    (void)state;
+    enum { N = 41 };
+    rig r;
+    rig_open(&r, "toy", 2, false);
+    float *base = run_chunked(&r, 0, N, 1);
+    rig_close(&r);
+    for (uint32_t retained = 1; retained <= 8; retained++) {
+        rig_open(&r, "toy", 2, false);
+        uint32_t n_pending = 0;
+        for (uint32_t at = 0; at + 8 <= N; at += retained) {
+            uint32_t tokens[8];
+            for (uint32_t i = 0; i < 8; i++) tokens[i] = i < retained ? token_at(at + i) : 479u - i; /* wrong guesses */
+            spl_segment seg = segment_of(&r, 0, 0, 8, at);
+            seg.n_commit = 0;
+            seg.n_pending = n_pending;
+            run(&r, tokens, &seg, 1, 8);
+            r.pending[0].half ^= 1u;
+            n_pending = retained;
+            assert_memory_equal(spl_step_logits(r.step), base + (size_t)at * r.g->vocab,
+                                sizeof(float) * retained * r.g->vocab);
+        }
+        rig_close(&r);
+    }
+    free(base);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_do_not_depend_on_chunk_or_threads),
+        cmocka_unit_test(lanes_do_not_depend_on_each_other),
+        cmocka_unit_test(deferred_commits_equal_immediate_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
