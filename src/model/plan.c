@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Order of claims on the limit: what is fixed (weights, arena, logits, threads, runtime), one state
- * cell per lane, pages for one full context (a chosen one leaves an eighth of the room), snapshots up
- * to a quarter of what is left, pages for the other lanes. When four lanes leave no room for a useful context, fewer
- * are planned. */
+ * cell per lane, pages for one full context (a chosen one leaves room for a few snapshots), snapshots
+ * up to three quarters of what is left, pages for the other lanes. When four lanes leave no room for a
+ * useful context, fewer are planned. */
 #include "model/plan.h"
 
 #include <inttypes.h>
@@ -12,7 +12,10 @@
 #include "model/accounting.h"
 #include "model/layout.h"
 
-enum { CONTEXT_STEP = 1024 /* a chosen context is a round number of tokens */ };
+enum {
+    CONTEXT_STEP = 1024, /* a chosen context is a round number of tokens */
+    KEPT_SNAPSHOTS = 4   /* a chosen context leaves room for these: without one no prefix is ever reused */
+};
 
 static uint64_t file_bytes(const spl_geometry *g, spl_file_id file, uint32_t n_layers) {
     spl_tensor_spec t;
@@ -39,6 +42,13 @@ static uint64_t fixed_bytes(const spl_plan *p, const spl_plan_request *r, uint32
            lanes * (p->state_cell_bytes + r->lane_bytes);
 }
 
+/* What a chosen context leaves of the room: an eighth, or a few snapshots if those take at most half. */
+static uint64_t reserve(const spl_plan *p, uint64_t room) {
+    uint64_t cells = KEPT_SNAPSHOTS * p->state_cell_bytes / 3 * 4;
+    if (cells > room / 2) cells = room / 2;
+    return cells > room / 8 ? cells : room / 8;
+}
+
 /* Longest context whose pages fit into `room`, a round number where that loses little. */
 static uint32_t choose_context(const spl_geometry *g, const spl_plan *p, uint64_t room) {
     if (p->kv_page_bytes == 0) return g->max_positions;
@@ -63,7 +73,7 @@ static spl_status refuse(const spl_geometry *g, const spl_plan *p, const spl_pla
 static void spend_rest(spl_plan *p, uint64_t room) {
     uint64_t one = pages_of(p->context_tokens);
     room -= one * p->kv_page_bytes;
-    uint64_t cells = p->state_cell_bytes ? room / 4 / p->state_cell_bytes : SPL_PLAN_SNAPSHOTS;
+    uint64_t cells = p->state_cell_bytes ? room / 4 * 3 / p->state_cell_bytes : SPL_PLAN_SNAPSHOTS;
     p->snapshots = (uint32_t)(cells < SPL_PLAN_SNAPSHOTS ? cells : SPL_PLAN_SNAPSHOTS);
     room -= p->snapshots * p->state_cell_bytes;
     uint64_t more = (p->max_lanes - 1) * one;
@@ -114,7 +124,7 @@ spl_status spl_plan_make(const spl_geometry *g, const spl_plan_request *r, spl_p
     if (fixed + least_kv > p.limit_bytes) return refuse(g, &p, r, fixed + least_kv, err);
     uint64_t room = p.limit_bytes - fixed;
     p.max_lanes = lanes;
-    p.context_tokens = r->context_tokens ? r->context_tokens : choose_context(g, &p, room - room / 8);
+    p.context_tokens = r->context_tokens ? r->context_tokens : choose_context(g, &p, room - reserve(&p, room));
     if (p.context_tokens < least) p.context_tokens = least; /* fits: checked above */
     spend_rest(&p, room);
     p.state_cells = lanes + p.snapshots;
