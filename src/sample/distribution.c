@@ -162,35 +162,59 @@ static uint32_t order_key(float z) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
+/* Where a selection by radix stands: the mass of the ranks before the keys that begin with `prefix`. */
+typedef struct radix_cut {
+    double before, budget;
+    uint32_t prefix;
+} radix_cut;
+
+/* Finds the digit in which the mass crosses the budget, walking down from the largest, and puts it into the prefix.
+ * false when none does. */
+static bool find_digit(radix_cut *c, const double *mass, uint32_t n_digits, uint32_t shift) {
+    uint32_t digit = n_digits;
+    while (digit > 0 && c->before + mass[digit - 1] <= c->budget) c->before += mass[--digit];
+    if (digit == 0) return false;
+    c->prefix |= (digit - 1) << shift;
+    return true;
+}
+
 /* Walks the positive weights in rank order and keeps a token iff the mass before it is <= budget, mass being w, or 1
- * per token when `by_count`; the weights of all others become 0. Radix selection over the order key: the digit where
- * the mass crosses the budget is found three times, each pass looking only at keys with the digits found so far. */
-static void cut_ranks(const float *z, float *w, uint32_t n, bool by_count, double budget, double *mass) {
-    static const uint8_t shifts[] = {21, 10, 0}, widths[] = {11, 11, 10};
-    uint32_t prefix = 0, known = 0; /* bits found, and their mask */
-    double before = 0.0;
-    for (uint32_t pass = 0; pass < SPL_COUNT(shifts); pass++) {
-        uint32_t shift = shifts[pass], digits = 1u << widths[pass], digit = digits;
-        memset(mass, 0, digits * sizeof *mass);
-        for (uint32_t i = 0; i < n; i++) {
-            if (!(w[i] > 0.0f)) continue;
-            uint32_t key = order_key(z[i]);
-            if ((key & known) == prefix) mass[key >> shift & (digits - 1)] += by_count ? 1.0 : (double)w[i];
-        }
-        while (digit > 0 && before + mass[digit - 1] <= budget) before += mass[--digit];
-        if (digit == 0) return; /* nothing crosses */
-        prefix |= (digit - 1) << shift;
-        known |= (digits - 1) << shift;
-    }
+ * per token when `by_count`; the weights of all others become 0. Radix selection over the order key in digits of 11,
+ * 11 and 10 bits; after the first digit only the `list` of the tokens that share it is looked at. */
+static void cut_ranks(const float *z, float *w, uint32_t n, bool by_count, double budget, double *mass,
+                      uint32_t *list) {
+    enum { FIRST = 21, SECOND = 10 };
+    radix_cut c = {.before = 0.0, .budget = budget, .prefix = 0};
+    memset(mass, 0, DIGITS * sizeof *mass);
     for (uint32_t i = 0; i < n; i++) {
-        if (!(w[i] > 0.0f)) continue;
-        uint32_t key = order_key(z[i]);
-        if (key > prefix) continue;
-        double m = by_count ? 1.0 : (double)w[i];
-        if (key == prefix && before <= budget) {
-            before += m; /* equal logits: by ascending id */
-        } else {
-            w[i] = 0.0f;
+        double m = w[i] > 0.0f ? 1.0 : 0.0;
+        mass[order_key(z[i]) >> FIRST] += by_count ? m : (double)w[i];
+    }
+    if (!find_digit(&c, mass, DIGITS, FIRST)) return;
+    uint32_t n_list = 0, first = c.prefix;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t high = order_key(z[i]) & ~((1u << FIRST) - 1);
+        w[i] = high >= first ? w[i] : 0.0f;
+        list[n_list] = i;
+        n_list += high == first && w[i] > 0.0f;
+    }
+    for (uint32_t shift = SECOND, known = ~((1u << FIRST) - 1);; known = ~((1u << SECOND) - 1), shift = 0) {
+        uint32_t n_digits = shift ? 1u << (FIRST - SECOND) : 1u << SECOND;
+        memset(mass, 0, n_digits * sizeof *mass);
+        for (uint32_t i = 0; i < n_list; i++) {
+            uint32_t key = order_key(z[list[i]]);
+            if ((key & known) == c.prefix) mass[key >> shift & (n_digits - 1)] += by_count ? 1.0 : (double)w[list[i]];
+        }
+        /* rounding may hide the crossing seen by the digit before: then all of that digit stays */
+        if (!find_digit(&c, mass, n_digits, shift) || shift == 0) break;
+    }
+    for (uint32_t i = 0; i < n_list; i++) {
+        uint32_t key = order_key(z[list[i]]);
+        double m = by_count ? 1.0 : (double)w[list[i]];
+        if (key == c.prefix && c.before <= budget) {
+            c.before += m; /* equal logits: by ascending id */
+        } else if (key <= c.prefix) {
+            w[list[i]] = 0.0f;
         }
     }
 }
@@ -210,8 +234,8 @@ static void build_general(spl_dist *out, const float *z, float max, uint32_t k, 
     const spl_sampling *set = in->sampling;
     uint32_t n = in->vocab;
     float t = temperature_of(set), *w = s->w, min_p = set->min_p;
-    for (uint32_t i = 0; i < n; i++) w[i] = spl_weight_of(z[i], max, t);
-    if (k < n) cut_ranks(z, w, n, true, (double)k - 1.0, s->mass);
+    spl_weights(w, z, n, max, t);
+    if (k < n) cut_ranks(z, w, n, true, (double)k - 1.0, s->mass, s->ids);
     if (k <= SPL_RANK_MAX) {
         spl_ranked top = {.n = 0};
         for (uint32_t i = 0; i < n; i++)
@@ -221,7 +245,7 @@ static void build_general(spl_dist *out, const float *z, float max, uint32_t k, 
     }
     if (min_p > 0.0f)
         for (uint32_t i = 0; i < n; i++) w[i] = w[i] < min_p ? 0.0f : w[i];
-    if (set->top_p < 1.0f) cut_ranks(z, w, n, false, (double)set->top_p * spl_sum(w, n), s->mass);
+    if (set->top_p < 1.0f) cut_ranks(z, w, n, false, (double)set->top_p * spl_sum(w, n), s->mass, s->ids);
     if (k == n && !(min_p > 0.0f) && !(set->top_p < 1.0f)) {
         normalise(out, w, NULL, n);
     } else {

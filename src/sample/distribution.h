@@ -5,7 +5,7 @@
  *   3. presence and frequency penalty over output tokens: z -= frequency * count + presence;
  *      steps 1-3 clamp to the finite floats; they also act on greedy requests;
  *   4. temperature 0: the largest z alone. Otherwise w = exp((z - max) / temperature); a weight below
- *      e^-70 of the largest counts as 0;
+ *      2^-100.5 of the largest counts as 0;
  *   5. top_k: the k first ranks (larger z, then smaller id); min_p: those with w >= min_p of the largest weight
  *      1 (the two cuts commute); top_p: rank i stays iff the weight before it <= top_p of what is left, so the
  *      token that crosses top_p stays and the first always does;

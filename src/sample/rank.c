@@ -1,40 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Block maxima, argmax and the k largest; see rank.h. The inner loops keep 16 independent elements so that
- * compilers vectorise them with baseline flags; a maximum is exact, so the grouping cannot show. */
+ * Block maxima, argmax and the k largest; see rank.h. The inner loops are elementwise so that compilers
+ * vectorise them with baseline flags; a maximum is exact, so the grouping cannot show. */
 #include "sample/rank.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum { LANES = 16 };
+enum { QUARTER = SPL_RANK_BLOCK / 4 };
 
-/* Maximum of a full block. *bad is set when an element is NaN or +inf: neither is <= FLT_MAX. */
+static inline float larger(float a, float b) { return a > b ? a : b; }
+
+/* Maximum of a full block, by halving; *bad is set when an element is NaN. */
 static float block_maximum(const float *x, uint32_t *bad) {
-    float m[LANES];
-    uint32_t b[LANES] = {0};
-    memcpy(m, x, sizeof m);
-    for (uint32_t i = 0; i < SPL_RANK_BLOCK; i += LANES) {
-        for (uint32_t j = 0; j < LANES; j++) {
-            m[j] = x[i + j] > m[j] ? x[i + j] : m[j];
-            b[j] |= x[i + j] <= FLT_MAX ? 0u : 1u;
-        }
+    float m[QUARTER];
+    uint32_t unordered = 0;
+    for (uint32_t j = 0; j < QUARTER; j++) {
+        float a = x[j], b = x[j + QUARTER], c = x[j + 2 * QUARTER], d = x[j + 3 * QUARTER];
+        unordered |= (uint32_t)isunordered(a, b) | (uint32_t)isunordered(c, d);
+        m[j] = larger(larger(a, b), larger(c, d));
     }
-    for (uint32_t n = LANES / 2; n; n /= 2) {
-        for (uint32_t j = 0; j < n; j++) {
-            m[j] = m[j + n] > m[j] ? m[j + n] : m[j];
-            b[j] |= b[j + n];
-        }
-    }
-    *bad |= b[0];
-    return m[0];
+    for (uint32_t j = 0; j < 32; j++) m[j] = larger(m[j], m[j + 32]);
+    for (uint32_t j = 0; j < 16; j++) m[j] = larger(m[j], m[j + 16]);
+    for (uint32_t j = 0; j < 8; j++) m[j] = larger(m[j], m[j + 8]);
+    for (uint32_t j = 0; j < 4; j++) m[j] = larger(m[j], m[j + 4]);
+    *bad |= unordered;
+    return larger(larger(m[0], m[1]), larger(m[2], m[3]));
 }
 
 static float tail_maximum(const float *x, uint32_t n, uint32_t *bad) {
     float m = -INFINITY;
     for (uint32_t i = 0; i < n; i++) {
         m = x[i] > m ? x[i] : m;
-        *bad |= x[i] <= FLT_MAX ? 0u : 1u;
+        *bad |= (uint32_t)isnan(x[i]);
     }
     return m;
 }
@@ -55,7 +53,7 @@ spl_status spl_rank_scan(const float *logits, uint32_t vocab, uint32_t row, floa
         best = block_max[i] > best ? block_max[i] : best;
     }
     *max = best;
-    if (bad) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    if (bad || best > FLT_MAX) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
     return SPL_OK;
 }
 
@@ -67,7 +65,7 @@ spl_status spl_argmax(const float *logits, uint32_t vocab, uint32_t row, uint32_
         float m = maximum_at(logits, vocab, i, &bad);
         if (m > best) best = m, best_block = i;
     }
-    if (bad) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    if (bad || best > FLT_MAX) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
     if (!(best >= -FLT_MAX)) return spl_fail(err, SPL_E_INTERNAL, "row %u has no finite logit", row);
     uint32_t id = (uint32_t)(best_block * SPL_RANK_BLOCK);
     while (logits[id] != best) id++;
