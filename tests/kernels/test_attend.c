@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * KV store and causal attention. The int8 path against a double-precision softmax over the values that
+ * the stored codes stand for, within the stated error of the two 14/15-bit operands; tiers EXACT against
+ * ref in the output and in the bytes of the cache; a row's bits independent of the rows beside it. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/check.h"
+#include "tests/support/kernel_test.h"
+
+enum { LAYER_OFFSET = 128 };
+
+typedef struct scene {
+    uint32_t nq, nk, d, n_tokens, n_pages, width;
+    size_t page_stride;
+    uint32_t *page_table;
+    float *k, *v, *q, *gate; /* for every position */
+} scene;
+
+static scene make_scene(kt_random *r, uint32_t nq, uint32_t nk, uint32_t d, uint32_t n_tokens, float sharpness) {
+    scene s = {.nq = nq, .nk = nk, .d = d, .n_tokens = n_tokens, .n_pages = (n_tokens + 31) / 32, .width = nk * d};
+    s.page_stride = LAYER_OFFSET + nk * spl_kv_block_bytes(d, true) + 64;
+    s.page_table = kt_alloc(s.n_pages * sizeof(uint32_t), 0);
+    for (uint32_t i = 0; i < s.n_pages; i++) s.page_table[i] = s.n_pages - 1 - i;
+    s.k = kt_alloc(n_tokens * s.width * sizeof(float), 4);
+    s.v = kt_alloc(n_tokens * s.width * sizeof(float), 4);
+    s.q = kt_alloc((size_t)n_tokens * nq * d * sizeof(float), 4);
+    s.gate = kt_alloc((size_t)n_tokens * nq * 2 * d * sizeof(float), 4);
+    kt_fill_normal(r, s.k, n_tokens * s.width, 1.0f);
+    kt_fill_normal(r, s.v, n_tokens * s.width, 1.0f);
+    kt_fill_normal(r, s.q, (size_t)n_tokens * nq * d, sharpness);
+    kt_fill_normal(r, s.gate, (size_t)n_tokens * nq * 2 * d, 2.0f);
+    for (uint32_t t = 0; t < n_tokens; t += 37) memset(s.v + t * s.width, 0, d * sizeof(float));
+    return s;
+}
+static void free_scene(scene *s) {
+    kt_free(s->page_table), kt_free(s->k), kt_free(s->v), kt_free(s->q), kt_free(s->gate);
+}
+static spl_kv_view view_of(const scene *s, uint8_t *pool) {
+    spl_kv_view v = {pool, s->page_table, s->page_stride, LAYER_OFFSET, s->nk, s->d};
+    return v;
+}
+
+/* A pool with all tokens stored, in uneven pieces. */
+static uint8_t *store(const spl_kernels *kernels, const scene *s, bool f32, kt_random *r) {
+    uint8_t *pool = kt_alloc(s->n_pages * s->page_stride, 0);
+    for (uint32_t at = 0; at < s->n_tokens;) {
+        uint32_t n = 1 + kt_below(r, 50);
+        if (n > s->n_tokens - at) n = s->n_tokens - at;
+        spl_kv_store_args a = {.kv = view_of(s, pool),
+                               .k = s->k + at * s->width,
+                               .v = s->v + at * s->width,
+                               .k_stride = s->width,
+                               .v_stride = s->width,
+                               .position = at,
+                               .n_rows = n};
+        for (uint32_t h = 0; h < s->nk; h++) {
+            a.head_begin = h, a.head_end = h + 1;
+            (f32 ? kernels->kv_store_f32 : kernels->kv_store_i8)(&a);
+        }
+        at += n;
+    }
+    assert_true(kt_guards_intact(pool));
+    return pool;
+}
+
+static void attend(const spl_kernels *kernels, const scene *s, uint8_t *pool, bool f32, uint32_t position,
+                   uint32_t rows, uint32_t unit_begin, uint32_t unit_end, float *y) {
+    void *scratch = kt_alloc(spl_attend_scratch_bytes(s->nq, s->nk, s->d), 0);
+    spl_attend_args a = {.kv = view_of(s, pool),
+                         .q = s->q + (size_t)position * s->nq * s->d,
+                         .gate = s->gate + (size_t)position * s->nq * 2 * s->d,
+                         .gate_stride = s->nq * 2 * s->d,
+                         .y = y,
+                         .n_q_heads = s->nq,
+                         .position = position,
+                         .n_rows = rows,
+                         .unit_begin = unit_begin,
+                         .unit_end = unit_end,
+                         .scratch = scratch};
+    (f32 ? kernels->attend_f32 : kernels->attend_i8)(&a);
+    assert_true(kt_guards_intact(scratch));
+    kt_free(scratch);
+}
+
+/* Softmax in double over given keys and values; `k` and `v` are [n_tokens][width]. */
+static double formula(const scene *s, const float *k, const float *v, uint32_t position, uint32_t head, uint32_t dim) {
+    uint32_t kv = head / (s->nq / s->nk);
+    const float *q = s->q + ((size_t)position * s->nq + head) * s->d;
+    double top = -INFINITY, sum = 0, acc = 0;
+    double *score = malloc((position + 1) * sizeof(double));
+    assert_non_null(score);
+    for (uint32_t t = 0; t <= position; t++) {
+        score[t] = 0;
+        for (uint32_t i = 0; i < s->d; i++) score[t] += (double)q[i] * (double)k[t * s->width + kv * s->d + i];
+        score[t] /= sqrt((double)s->d);
+        top = fmax(top, score[t]);
+    }
+    for (uint32_t t = 0; t <= position; t++) {
+        double w = exp(score[t] - top);
+        sum += w;
+        acc += w * (double)v[t * s->width + kv * s->d + dim];
+    }
+    free(score);
+    return acc / sum / (1 + exp(-(double)s->gate[((size_t)position * s->nq + head) * 2 * s->d + s->d + dim]));
+}
+
+/* The values that int8 codes with one scale per token and head stand for. */
+static float *rounded(const scene *s, const float *x) {
+    float *y = kt_alloc(s->n_tokens * s->width * sizeof(float), 0);
+    for (uint32_t t = 0; t < s->n_tokens * s->nk; t++) {
+        float amax = 0;
+        for (uint32_t i = 0; i < s->d; i++) amax = fmaxf(amax, fabsf(x[t * s->d + i]));
+        for (uint32_t i = 0; i < s->d; i++)
+            y[t * s->d + i] = amax > 0 ? nearbyintf(x[t * s->d + i] * (127.0f / amax)) * (amax / 127.0f) : 0;
+    }
+    return y;
+}
+
+static void compare_with_formula(bool f32) {
+    kt_random r = {1};
+    static const uint32_t shapes[][4] = {
+        {4, 2, 32, 70}, {6, 1, 64, 33}, {2, 2, 128, 131}, {12, 2, 256, 40}, {2, 1, 16, 2200}};
+    for (size_t i = 0; i < SPL_COUNT(shapes); i++)
+        for (int sharp = 0; sharp < 3; sharp++) {
+            scene s = make_scene(&r, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
+                                 sharp == 0   ? 0.3f
+                                 : sharp == 1 ? 1.0f
+                                              : 6.0f);
+            uint8_t *pool = store(kt_ref(), &s, f32, &r);
+            float *k = f32 ? s.k : rounded(&s, s.k), *v = f32 ? s.v : rounded(&s, s.v);
+            for (uint32_t position = 0; position < s.n_tokens; position += 1 + s.n_tokens / 7) {
+                float *y = kt_alloc(s.nq * s.d * sizeof(float), 4);
+                attend(kt_ref(), &s, pool, f32, position, 1, 0, s.nk, y);
+                assert_true(kt_guards_intact(y));
+                for (uint32_t h = 0; h < s.nq; h++)
+                    for (uint32_t d = 0; d < s.d; d += 5) {
+                        double e = formula(&s, k, v, position, h, d), found = (double)y[h * s.d + d];
+                        if (fabs(e - found) > (f32 ? 1e-6 : 4e-4))
+                            fail_msg("%g expected, %g found, shape %zu\n", e, found, i);
+                    }
+                kt_free(y);
+            }
+            if (!f32) kt_free(k), kt_free(v);
+            kt_free(pool);
+            free_scene(&s);
+        }
+}
+static void int8_follows_the_formula(void **state) {
+    (void)state;
+    compare_with_formula(false);
+}
+static void oracle_follows_the_formula(void **state) {
+    (void)state;
+    compare_with_formula(true);
+}
+
+static void compare_tiers(kt_random *r, uint32_t nq, uint32_t nk, uint32_t d, uint32_t n_tokens, uint32_t rows,
+                          float sharp) {
+    scene s = make_scene(r, nq, nk, d, n_tokens, sharp);
+    uint32_t position = n_tokens - rows;
+    size_t n = (size_t)rows * nq * d;
+    for (int f32 = 0; f32 < 2; f32++) {
+        uint8_t *pool = store(kt_ref(), &s, f32, r);
+        float *expected = kt_alloc(n * sizeof(float), 4);
+        attend(kt_ref(), &s, pool, f32, position, rows, 0, rows * nk, expected);
+        for (size_t t = 0; kt_table(t); t++) {
+            const spl_kernels *k = &kt_table(t)->kernels;
+            uint8_t *own = store(k, &s, f32, r);
+            assert_true(memcmp(own, pool, s.n_pages * s.page_stride) == 0);
+            float *found = kt_alloc(n * sizeof(float), 4);
+            uint32_t cut = kt_below(r, rows * nk + 1);
+            attend(k, &s, own, f32, position, rows, 0, cut, found);
+            attend(k, &s, own, f32, position, rows, cut, rows * nk, found);
+            assert_true(kt_guards_intact(found));
+            char what[96];
+            snprintf(what, sizeof what, "%s q=%u kv=%u d=%u tokens=%u rows=%u", kt_table(t)->name, nq, nk, d, n_tokens,
+                     rows);
+            kt_assert_same(what, expected, found, n);
+            /* the last row alone */
+            attend(k, &s, own, f32, n_tokens - 1, 1, 0, nk, found);
+            kt_assert_same("last row alone", expected + n - nq * d, found, nq * d);
+            kt_free(found);
+            kt_free(own);
+        }
+        kt_free(expected);
+        kt_free(pool);
+    }
+    free_scene(&s);
+}
+
+static void every_tier_equals_ref(void **state) {
+    (void)state;
+    kt_random r = {3};
+    for (uint32_t rows = 1; rows <= 20; rows++) {
+        compare_tiers(&r, 4, 2, 64, rows + kt_below(&r, 90), rows, 1.0f);
+        compare_tiers(&r, 6, 1, 64, rows + kt_below(&r, 90), rows, 3.0f);
+    }
+    compare_tiers(&r, 4, 2, 32, 77, 9, 1.0f);
+    compare_tiers(&r, 2, 2, 128, 200, 8, 1.0f);
+    compare_tiers(&r, 24, 4, 256, 70, 8, 1.0f);
+    compare_tiers(&r, 12, 2, 256, 33, 33, 1.0f);
+    compare_tiers(&r, 3, 3, 48, 40, 3, 1.0f);
+    compare_tiers(&r, 6, 1, 64, 1024, 8, 0.5f);
+    compare_tiers(&r, 6, 1, 64, 1029, 8, 0.5f);
+    compare_tiers(&r, 2, 1, 32, 2100, 12, 0.1f);
+    compare_tiers(&r, 2, 1, 32, 60, 40, 500.0f);
+    compare_tiers(&r, 2, 1, 32, 60, 4, 1e-36f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(int8_follows_the_formula),
+        cmocka_unit_test(oracle_follows_the_formula),
+        cmocka_unit_test(every_tier_equals_ref),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
