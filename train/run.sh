@@ -1,0 +1,14 @@
+#!/bin/sh
+# One command for the nano checkpoint: virtual environment, corpus, tokenizer, training, 4-bit tail, export.
+# usage: train/run.sh WORK_DIR OUT_DIR [MINUTES]   (set GSM8K and MANUAL to the optional sources)
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=${1:?work folder} out=${2:?output folder} minutes=${3:-95}
+mkdir -p "$work"
+if [ ! -x "$work/venv/bin/python" ]; then
+    python3 -m venv "$work/venv"
+    "$work/venv/bin/pip" install -q -r "$here/requirements.txt"
+fi
+export OMP_WAIT_POLICY=passive TORCHINDUCTOR_CACHE_DIR="$work/inductor"
+exec "$work/venv/bin/python" "$here/nano.py" --work "$work" --out "$out" --minutes "$minutes" \
+    ${GSM8K:+--gsm8k "$GSM8K"} ${MANUAL:+--manual "$MANUAL"}
