@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The avx512vnni tier: the shared bodies compiled with this tier's flags. */
+ * The avx512vnni tier: the shared bodies compiled with this tier's flags, then the entries where
+ * intrinsics do better. */
 #include "kernels/body/fill_body.h"
+#include "kernels/x86/linear_avx512.h"
 
-void spl_kernels_fill_avx512vnni(spl_kernels *k) { spl_body_fill(k, SPL_TIER_AVX512VNNI); }
+void spl_kernels_fill_avx512vnni(spl_kernels *k) {
+    spl_body_fill(k, SPL_TIER_AVX512VNNI);
+    k->linear_q4 = linear_q4_avx512;
+    k->gate_up_q4 = gate_up_q4_avx512;
+}

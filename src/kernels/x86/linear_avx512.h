@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The 4-bit linear on AVX-512 VNNI. A register holds 16 rows x 4 inputs, activations enter as 4-byte
+ * broadcasts, so there is no shuffle and no horizontal sum. Up to 8 rows share one unpack: 8 int32 and 8 fp32
+ * accumulators, two code registers, scale and bias fit in 32 registers; 16 rows would not.
+ *
+ * Streaming: hardware prefetchers idle while the core computes, so every tile asks for the one 4 tiles ahead
+ * (L1) and for the lines 64 KiB ahead (L2); numbers in docs/MATH.md and bench/EXPERIMENTS.tsv. */
+#ifndef SPL_KERNELS_LINEAR_AVX512_H
+#define SPL_KERNELS_LINEAR_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels/body/linear_body.h"
+#include "kernels/x86/math_avx512.h"
+
+enum { NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024, L2_PANEL_BYTES = 512 * 1024 };
+
+static SPL_ALWAYS_INLINE __m512i four_inputs(const int8_t *q) {
+    int32_t v;
+    memcpy(&v, q, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+static SPL_ALWAYS_INLINE __m512 widen_bf16(const uint8_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)p)), 16));
+}
+/* Addresses ahead may lie past the matrix: a prefetch never faults. */
+static SPL_ALWAYS_INLINE void prefetch_line(const uint8_t *p, int near_offset, bool far) {
+    _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)near_offset), _MM_HINT_T0);
+    if (far) _mm_prefetch((const char *)((uintptr_t)p + FAR_BYTES), _MM_HINT_T1);
+}
+
+/* Exact sums of one tile for rows 0 .. M - 1; `chains` accumulators a row hide the latency when M is small. */
+static SPL_ALWAYS_INLINE void tile_dot_avx512(const uint8_t *tile, const int8_t *q, const int M, const int chains,
+                                              const bool far, __m512i sum[SPL_TILE_M]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i part[4][SPL_TILE_M];
+    for (int c = 0; c < chains; c++)
+        for (int m = 0; m < M; m++) part[c][m] = _mm512_setzero_si512();
+    for (int j = 0; j < 8; j += 2)
+        for (int odd = 0; odd < 2; odd++) {
+            const uint8_t *line = tile + 64 + 64 * (j + odd);
+            if (M > 1) prefetch_line(line, NEAR_BYTES, far);
+            __m512i w = _mm512_load_si512((const void *)line);
+            __m512i lo = _mm512_and_si512(w, low), hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+            const int a = 2 * odd % chains, b = (2 * odd + 1) % chains;
+            for (int m = 0; m < M; m++) {
+                part[a][m] = _mm512_dpbusd_epi32(part[a][m], lo, four_inputs(q + m * SPL_GROUP + 8 * (j + odd)));
+                part[b][m] = _mm512_dpbusd_epi32(part[b][m], hi, four_inputs(q + m * SPL_GROUP + 8 * (j + odd) + 4));
+            }
+        }
+    for (int m = 0; m < M; m++) {
+        sum[m] = part[0][m];
+        for (int c = 1; c < chains; c++) sum[m] = _mm512_add_epi32(sum[m], part[c][m]);
+    }
+}
+
+/* One panel, one tile of M rows, all groups. */
+static SPL_ALWAYS_INLINE void panel_avx512(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const int M,
+                                           const int chains, const bool far, __m512 acc[SPL_TILE_M]) {
+    size_t groups = x->k / SPL_GROUP;
+    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
+    const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    for (int m = 0; m < M; m++) acc[m] = _mm512_setzero_ps();
+    for (size_t g = 0; g < groups; g++) {
+        __m512i dot[SPL_TILE_M];
+        if (M > 1) prefetch_line(panel, NEAR_BYTES, far);
+        tile_dot_avx512(panel, q, M, chains, far, dot);
+        __m512 ws = widen_bf16(panel), wb = widen_bf16(panel + 32);
+        for (int m = 0; m < M; m++) {
+            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m]), _mm512_mul_ps(ws, _mm512_set1_ps(scale[m])), acc[m]);
+            acc[m] = _mm512_fmadd_ps(wb, _mm512_set1_ps(sum[m]), acc[m]);
+        }
+        panel += SPL_Q4_TILE_BYTES;
+        q += M * SPL_GROUP;
+        scale += M;
+        sum += M;
+    }
+}
+
+/* One function per row count, so that the accumulators are registers. */
+#define SPL_GEN_PANEL(M, CHAINS)                                                                                       \
+    static void panel_m##M##_avx512(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, bool far, __m512 *acc) {   \
+        if (far)                                                                                                       \
+            panel_avx512(panel, x, t, M, CHAINS, true, acc);                                                           \
+        else                                                                                                           \
+            panel_avx512(panel, x, t, M, CHAINS, false, acc);                                                          \
+    }
+SPL_GEN_PANEL(1, 4)
+SPL_GEN_PANEL(2, 2)
+SPL_GEN_PANEL(3, 2)
+SPL_GEN_PANEL(4, 1)
+SPL_GEN_PANEL(5, 1)
+SPL_GEN_PANEL(6, 1)
+SPL_GEN_PANEL(7, 1)
+SPL_GEN_PANEL(8, 1)
+#undef SPL_GEN_PANEL
+
+typedef void (*panel_fn)(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, bool far, __m512 *acc);
+static const panel_fn panel_table[SPL_TILE_M] = {panel_m1_avx512, panel_m2_avx512, panel_m3_avx512, panel_m4_avx512,
+                                                 panel_m5_avx512, panel_m6_avx512, panel_m7_avx512, panel_m8_avx512};
+
+/* How many panels stay in L2 while all row tiles pass over them. */
+static inline uint32_t panels_per_block(size_t panel_bytes, uint32_t n_tiles) {
+    if (n_tiles == 1) return 1;
+    size_t n = L2_PANEL_BYTES / panel_bytes;
+    return n < 1 ? 1 : n > 8 ? 8 : (uint32_t)n;
+}
+
+static void linear_q4_avx512(const spl_linear_args *a) {
+    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
+    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = panels_per_block(panel_bytes, n_tiles);
+    for (uint32_t first = a->panel_begin; first < a->panel_end; first += block) {
+        uint32_t last = a->panel_end - first < block ? a->panel_end : first + block;
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            uint32_t n = spl_rows_of_tile(&a->x, t);
+            for (uint32_t p = first; p < last; p++) {
+                __m512 acc[SPL_TILE_M];
+                __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
+                float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+                panel_table[n - 1](a->w + p * panel_bytes, &a->x, t, t == 0, acc);
+                for (uint32_t m = 0; m < n; m++, y += a->y_stride) {
+                    __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
+                    _mm512_mask_storeu_ps(y, mask, v);
+                }
+            }
+        }
+    }
+}
+
+static void gate_up_q4_avx512(const spl_gate_up_args *a) {
+    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
+    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = panels_per_block(2 * panel_bytes, n_tiles);
+    for (uint32_t first = a->pair_begin; first < a->pair_end; first += block) {
+        uint32_t last = a->pair_end - first < block ? a->pair_end : first + block;
+        for (uint32_t t = 0; t < n_tiles; t++) {
+            uint32_t n = spl_rows_of_tile(&a->x, t);
+            for (uint32_t p = first; p < last; p++) {
+                __m512 gate[SPL_TILE_M], up[SPL_TILE_M];
+                const uint8_t *pair = a->w + 2 * p * panel_bytes;
+                __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
+                float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+                panel_table[n - 1](pair, &a->x, t, t == 0, gate);
+                panel_table[n - 1](pair + panel_bytes, &a->x, t, t == 0, up);
+                for (uint32_t m = 0; m < n; m++, y += a->y_stride)
+                    _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(silu_avx512(gate[m]), up[m]));
+            }
+        }
+    }
+}
+
+#endif
