@@ -230,6 +230,7 @@ typedef struct splash_pack_options {
     const char *source; /* checkpoint or package folder */
     const char *draft;  /* draft checkpoint folder, or NULL */
     const char *output;
+    const char *name;  /* model name; NULL: the geometry's */
     uint32_t n_layers; /* 0: all */
     bool overwrite;
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total); /* true: give up */

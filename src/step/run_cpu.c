@@ -28,6 +28,7 @@ struct spl_step {
     uint8_t *scratch; /* scratch_bytes per member */
     size_t scratch_bytes;
     const spl_batch *batch; /* of the run in progress */
+    atomic_uint stop_at;    /* ops from here on are not run */
 };
 
 static size_t scratch_bytes_of(const spl_geometry *g) {
@@ -427,7 +428,7 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
 static void walk(void *arg, uint32_t member) {
     spl_step *s = arg;
     spl_set_ftz();
-    for (uint32_t i = 0; i < s->list.n_ops; i++) {
+    for (uint32_t i = 0; i < s->list.n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed); i++) {
         const spl_op *op = &s->list.ops[i];
         op_units u = units_of(s, op);
         uint32_t n = u.n;
@@ -446,6 +447,9 @@ static void walk(void *arg, uint32_t member) {
                 run_range(s, op, begin, end);
             }
         }
+        /* Member 0 decides before the barrier that ends op i, so all members read the same index after it. */
+        if (member == 0 && s->batch->abort && atomic_load_explicit(s->batch->abort, memory_order_relaxed))
+            atomic_store_explicit(&s->stop_at, i + 1, memory_order_relaxed);
         spl_team_barrier(s->team);
     }
 }
@@ -483,8 +487,10 @@ spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err) {
     s->batch = batch;
     memcpy(s->arena + s->list.tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));
     memset(s->shares, 0, s->list.n_ops * sizeof *s->shares);
+    atomic_store(&s->stop_at, UINT32_MAX);
     spl_team_run(s->team, walk, s);
     s->batch = NULL;
+    if (atomic_load(&s->stop_at) < s->list.n_ops) return spl_fail(err, SPL_E_CANCELLED, "the run was cancelled");
     return SPL_OK;
 }
 

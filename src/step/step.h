@@ -43,6 +43,7 @@ typedef struct spl_batch {
     uint32_t n_logit_rows;
     uint8_t *kv_pool;
     size_t page_stride;
+    const atomic_bool *abort; /* NULL, or set by another thread to end the run early; looked at once per op */
 } spl_batch;
 
 typedef struct spl_step spl_step;
@@ -64,7 +65,8 @@ spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_er
 void spl_step_destroy(spl_step *s); /* accepts NULL */
 
 /* Runs the list over the batch. Errors: SPL_E_INVALID for a batch that breaks the limits above or names a
- * token outside the vocabulary; nothing is computed then. */
+ * token outside the vocabulary; nothing is computed then. SPL_E_CANCELLED when `abort` was seen: the lanes
+ * of the batch are then in no defined state. */
 spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err);
 
 /* Results of the last run: logits [n_logit_rows][vocab]; tapped hidden rows [n_rows][captured_width] or NULL. */
