@@ -28,8 +28,8 @@ def generate(net, tok, prompt, limit=220):
     ids = tok.encode(prompt).ids
     out, cache, feed = [], None, torch.tensor([ids])
     for _ in range(limit):
-        result = net(input_ids=feed, past_key_values=cache, use_cache=True)
-        cache = result.past_key_values
+        result = net(input_ids=feed, cache=cache, use_cache=True)
+        cache = result.cache
         token = int(result.logits[0, -1].argmax())
         if token in (model.EOT, model.IM_END):
             return tok.decode(out, skip_special_tokens=False), True
