@@ -73,9 +73,13 @@ splash_status splash_plan(const splash_options *options, splash_memory_plan *out
 /* On success *out belongs to the caller. On failure *out is NULL and *err says why. */
 splash_status splash_open(splash_engine **out, const splash_options *options, splash_error *err);
 
-/* Cancels what runs, joins all threads, frees everything, sets *engine to NULL. Accepts NULL inside.
- * No other thread may be inside a call on this engine except splash_next_event, which returns
- * SPLASH_E_CANCELLED. */
+/* Cancels all requests and refuses new ones. Their last events still arrive; when all have been returned,
+ * splash_next_event returns SPLASH_E_CANCELLED, now and ever after. Any thread; may be called twice. */
+void splash_shutdown(splash_engine *engine);
+
+/* Shuts down, joins all threads, frees everything, sets *engine to NULL (which it may be already). No other
+ * thread may be inside a call on this engine or make one later: a reader of events is first told by
+ * splash_shutdown and joined. */
 void splash_close(splash_engine **engine);
 
 /* ---- the model ----------------------------------------------------------------------------- */

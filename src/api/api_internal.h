@@ -33,7 +33,6 @@ struct splash_engine {
     api_event *first, *last;
     splash_request *live; /* requests whose last event was not yet returned */
     bool closing;
-    bool reading;        /* a thread is inside splash_next_event */
     api_event *returned; /* the event whose pointers the reader may still use */
 };
 

@@ -60,6 +60,17 @@ void api_post(splash_engine *e, api_event *ev) {
     (void)pthread_mutex_unlock(&e->lock);
 }
 
+static spl_status link_live(splash_engine *e, splash_request *r, spl_error *err) {
+    (void)pthread_mutex_lock(&e->lock);
+    bool closing = e->closing;
+    if (!closing) {
+        r->next_live = e->live;
+        e->live = r;
+    }
+    (void)pthread_mutex_unlock(&e->lock);
+    return closing ? spl_fail(err, SPL_E_CANCELLED, "the engine is shutting down") : SPL_OK;
+}
+
 static void unlink_live(splash_engine *e, splash_request *r) {
     (void)pthread_mutex_lock(&e->lock);
     splash_request **at = &e->live;
@@ -110,31 +121,26 @@ static struct timespec after_ms(int64_t timeout_ms) {
 splash_status splash_next_event(splash_engine *e, splash_event *ev, int64_t timeout_ms) {
     memset(ev, 0, sizeof *ev);
     struct timespec until = after_ms(timeout_ms < 0 ? 0 : timeout_ms);
-    (void)pthread_mutex_lock(&e->lock);
-    e->reading = true;
-    (void)pthread_mutex_unlock(&e->lock);
     api_event_free(e, e->returned);
     e->returned = NULL;
     (void)pthread_mutex_lock(&e->lock);
-    while (!e->first && !e->closing) {
+    while (!e->first && !(e->closing && !e->live)) {
         if (timeout_ms < 0) {
             (void)pthread_cond_wait(&e->arrived, &e->lock);
         } else if (pthread_cond_timedwait(&e->arrived, &e->lock, &until) == ETIMEDOUT) {
             break;
         }
     }
-    bool closing = e->closing;
-    api_event *node = closing ? NULL : e->first;
+    api_event *node = e->first;
+    bool over = !node && e->closing && !e->live;
     if (node) {
         e->first = node->next;
         if (!e->first) e->last = NULL;
         e->returned = node;
         *ev = node->event;
     }
-    e->reading = false; /* from here on a closing thread may free the engine */
-    (void)pthread_cond_broadcast(&e->arrived);
     (void)pthread_mutex_unlock(&e->lock);
-    return closing ? SPLASH_E_CANCELLED : SPLASH_OK;
+    return over ? SPLASH_E_CANCELLED : SPLASH_OK;
 }
 
 /* ---- text of one request -------------------------------------------------------------------- */
@@ -449,14 +455,10 @@ splash_status splash_submit(splash_engine *e, const splash_prompt *prompt, splas
     *out = NULL;
     spl_status st = make_request(&r, e, prompt, &error);
     if (st == SPL_OK) {
-        (void)pthread_mutex_lock(&e->lock);
-        r->next_live = e->live;
-        e->live = r;
-        (void)pthread_mutex_unlock(&e->lock);
         /* Its events may reach the reader before this function returns. */
         *out = r;
-        st = spl_engine_submit(e->engine, r->inner, &error);
-        if (st != SPL_OK) unlink_live(e, r);
+        st = link_live(e, r, &error);
+        if (st == SPL_OK && (st = spl_engine_submit(e->engine, r->inner, &error)) != SPL_OK) unlink_live(e, r);
     }
     if (st == SPL_OK) return SPLASH_OK;
     *out = NULL;
@@ -469,16 +471,20 @@ void splash_cancel(splash_engine *e, splash_request *r) {
     spl_engine_nudge(e->engine);
 }
 
-void splash_close(splash_engine **engine) {
-    splash_engine *e = *engine;
-    if (!e) return;
-    *engine = NULL;
+void splash_shutdown(splash_engine *e) {
     (void)pthread_mutex_lock(&e->lock);
     e->closing = true;
     for (splash_request *r = e->live; r; r = r->next_live) atomic_store(&r->inner->cancelled, true);
     (void)pthread_cond_broadcast(&e->arrived);
-    while (e->reading) (void)pthread_cond_wait(&e->arrived, &e->lock);
     (void)pthread_mutex_unlock(&e->lock);
+    if (e->engine) spl_engine_nudge(e->engine);
+}
+
+void splash_close(splash_engine **engine) {
+    splash_engine *e = *engine;
+    if (!e) return;
+    *engine = NULL;
+    splash_shutdown(e);
     spl_engine_destroy(e->engine);
     api_event_free(e, e->returned);
     for (api_event *ev = e->first, *next; ev; ev = next) {

@@ -180,6 +180,17 @@ static void count_finish(spl_engine *e, spl_finish finish, const spl_usage *usag
     (void)pthread_mutex_unlock(&e->lock);
 }
 
+/* Publishes how much is in use. Called at each turn and before a request's end is reported. */
+static uint32_t publish_load(spl_engine *e) {
+    uint32_t running = 0;
+    for (uint32_t i = 0; i < e->n_lanes; i++) running += e->lanes[i].phase != SPL_PHASE_FREE;
+    (void)pthread_mutex_lock(&e->lock);
+    e->stats.running = running;
+    e->stats.kv_pages_used = e->pages.n_pages - e->pages.n_free;
+    (void)pthread_mutex_unlock(&e->lock);
+    return running;
+}
+
 /* Ends a request that never got a lane. */
 static void finish_waiting(spl_engine *e, spl_request *r, spl_finish finish, const spl_error *error) {
     spl_usage usage = {.prompt_tokens = r->n_tokens, .queue_ns = spl_now_ns() - r->submitted_ns};
@@ -197,6 +208,7 @@ static void finish_lane(spl_engine *e, spl_lane *lane, spl_finish finish, const 
     lane->request = NULL;
     lane->phase = SPL_PHASE_FREE;
     count_finish(e, finish, &lane->usage, error);
+    (void)publish_load(e);
     r->sink.finished(r->sink.user, finish, &lane->usage, error);
 }
 
@@ -425,22 +437,13 @@ static spl_lane *oldest_prefill(spl_engine *e) {
     return oldest;
 }
 
-static void publish_load(spl_engine *e, uint32_t running) {
-    (void)pthread_mutex_lock(&e->lock);
-    e->stats.running = running;
-    e->stats.kv_pages_used = e->pages.n_pages - e->pages.n_free;
-    (void)pthread_mutex_unlock(&e->lock);
-}
-
 /* One turn; false when there was nothing to do. */
 static bool turn(spl_engine *e) {
     drop_waiting(e);
     drop_lanes(e);
     admit(e);
     spl_lane *prefilling = oldest_prefill(e), *decoding[SPL_MAX_LANES];
-    uint32_t running = 0, n = 0;
-    for (uint32_t i = 0; i < e->n_lanes; i++) running += e->lanes[i].phase != SPL_PHASE_FREE;
-    publish_load(e, running);
+    uint32_t running = publish_load(e), n = 0;
     if (prefilling) prefill_chunk(e, prefilling);
     for (uint32_t i = 0; i < e->n_lanes; i++) {
         if (e->lanes[i].phase == SPL_PHASE_DECODE) decoding[n++] = &e->lanes[i];
@@ -471,7 +474,6 @@ static void *engine_main(void *arg) {
         if (e->lanes[i].phase != SPL_PHASE_FREE) finish_lane(e, &e->lanes[i], SPL_FINISH_CANCELLED, NULL);
     }
     for (spl_request *r; (r = take_waiting(e, is_any)) != NULL;) finish_waiting(e, r, SPL_FINISH_CANCELLED, NULL);
-    publish_load(e, 0);
     return NULL;
 }
 
