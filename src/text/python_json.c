@@ -2,6 +2,7 @@
  * Python's json.dumps. Numbers come as jansson read them: integers of 64 bits, floats as doubles. */
 #include "text/python_json.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,26 +10,51 @@
 
 #include "base/json.h"
 
-spl_status spl_python_float(spl_buf *out, double value) {
-    char text[40];
-    int digits = 0; /* after the first */
-    do {
-        (void)snprintf(text, sizeof text, "%.*e", digits, value);
-    } while (strtod(text, NULL) != value && ++digits < 17);
-    /* text is [-]D[.DDD]e[+-]XX; the separator may be the locale's, so characters are picked by kind. */
-    char mantissa[24];
+/* Splits "[-]D[.DDD]e[+-]XX" into its digits (returns how many) and exponent. The separator may be
+ * the locale's, so characters are picked by kind. */
+static int split_scientific(const char *text, char digits[24], int *exponent) {
     int n = 0;
-    const char *p = text;
-    if (*p == '-') {
-        (void)spl_buf_putc(out, '-');
-        p++;
+    for (; *text && *text != 'e'; text++) {
+        if (*text >= '0' && *text <= '9' && n < 20) digits[n++] = *text;
     }
-    for (; *p && *p != 'e'; p++) {
-        if (*p >= '0' && *p <= '9' && n < 20) mantissa[n++] = *p;
+    digits[n] = '\0';
+    *exponent = *text ? atoi(text + 1) : 0;
+    return n;
+}
+
+/* True when the digits, taken with the exponent of their first, read back as `value` (not negative). */
+static bool reads_back(const char *digits, int exponent, double value) {
+    char text[40];
+    (void)snprintf(text, sizeof text, "%se%d", digits, exponent - (int)strlen(digits) + 1);
+    return strtod(text, NULL) == value;
+}
+
+/* Adds one to the last digit; false when a carry would make the number longer. */
+static bool bump(char *digits, int n) {
+    while (n-- > 0) {
+        if (digits[n]++ < '9') return true;
+        digits[n] = '0';
+    }
+    return false;
+}
+
+spl_status spl_python_float(spl_buf *out, double value) {
+    char mantissa[24];
+    int exponent = 0;
+    int n = 0;
+    if (signbit(value)) {
+        (void)spl_buf_putc(out, '-');
+        value = -value;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        char text[40];
+        (void)snprintf(text, sizeof text, "%.*e", digits - 1, value);
+        n = split_scientific(text, mantissa, &exponent);
+        if (reads_back(mantissa, exponent, value)) break;
+        /* Above a power of two the gap is wider than below: the next number up may do where the nearest does not. */
+        if (digits < 17 && bump(mantissa, n) && reads_back(mantissa, exponent, value)) break;
     }
     if (n == 0) return spl_buf_puts(out, "NaN"); /* not from JSON text */
-    mantissa[n] = '\0';
-    int exponent = *p ? atoi(p + 1) : 0;
     if (exponent < -4 || exponent >= 16)
         return spl_buf_printf(out, "%c%s%se%c%02d", mantissa[0], n > 1 ? "." : "", mantissa + 1,
                               exponent < 0 ? '-' : '+', abs(exponent));

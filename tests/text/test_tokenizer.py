@@ -109,30 +109,25 @@ def test_normalisation(tool):
 @pytest.mark.parametrize("flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True},
                                    {"lstrip": True, "rstrip": True, "normalized": True}])
 def test_added_token_flags(program, qwen_folder, tmp_path, flags):
-    document = json.loads((qwen_folder / "tokenizer.json").read_text())
-    extra = ["<mark>", "word", "wordy", "caf\u00e9", "cafe\u0301x", "<|im_"]
+    """Added tokens with every flag, over the first 3,000 tokens of the vocabulary."""
+    document = json.loads((qwen_folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = document["model"]
+    model["vocab"] = {k: v for k, v in model["vocab"].items() if v < 3000}
+    model["merges"] = [m for m in model["merges"] if "".join(m) in model["vocab"] and set(m) <= set(model["vocab"])]
+    extra = ["<mark>", "zqword", "zqwordy", "caf\u00e9", "cafe\u0301x", "<|im_", "<|im_start|>"]
+    document["added_tokens"] = []
     for i, content in enumerate(extra):
         token = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=False)
-        token.update(flags, id=248_077 + i, content=content)
+        token.update(flags if i < 6 else {}, id=3000 + i, content=content)
         document["added_tokens"].append(token)
     path = tmp_path / "tokenizer.json"
-    # The file alone must give consecutive ids, so the seven of the config are put in as well.
     path.write_text(json.dumps(document))
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text((qwen_folder / "tokenizer_config.json").read_text())
-    merged = json.loads(path.read_text())
-    known = {t["id"] for t in merged["added_tokens"]}
-    for token_id, token in json.loads(config.read_text())["added_tokens_decoder"].items():
-        if int(token_id) not in known:
-            merged["added_tokens"].append(dict(token, id=int(token_id)))
-    merged["added_tokens"].sort(key=lambda t: t["id"])
-    reference = Tokenizer.from_str(json.dumps(merged))
-    tool = Tool(path, config)
+    reference = Tokenizer.from_file(str(path))
+    tool = Tool(path)
     rng = random.Random(11)
-    for _ in range(400):
-        parts = [rng.choice([*extra, " ", "  \n", "\u00a0", "a", "_", "\u0301", "1", ".", "cafe\u0301", "<|im_start|>", "\u200d"])
-                 for _ in range(rng.randint(1, 12))]
-        same(tool, reference, "".join(parts))
+    marks = [*extra, " ", "  \n", "\u00a0", "a", "_", "\u0301", "1", ".", "cafe\u0301", "<|im_start|>", "\u200d", "\u24b6"]
+    for _ in range(3000):
+        same(tool, reference, "".join(rng.choice(marks) for _ in range(rng.randint(1, 12))))
     tool.close()
 
 
