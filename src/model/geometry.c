@@ -18,6 +18,7 @@ static const spl_geometry *const registry[] = {
     &toy_geometry,        /* tests, down to here */
     &toy_ratio3_geometry, /* value heads = 3 x key heads */
     &toy_even_geometry,   /* attention every second layer */
+    &toy_moe_geometry,    /* experts */
 };
 
 const spl_geometry *spl_geometry_at(uint32_t index) { return index < SPL_COUNT(registry) ? registry[index] : NULL; }

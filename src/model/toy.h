@@ -114,4 +114,36 @@ static const spl_geometry toy_even_geometry = {
     .image_token = TOY_VOCAB,
 };
 
+/* 8 layers of experts: router at 8 bits, eight experts of which two run, a shared expert. */
+static const spl_geometry toy_moe_geometry = {
+    .id = "toy-moe",
+    .display = "toy-moe",
+    .model_type = "qwen3_5_moe_text",
+    .chat_template = "qwen3.6",
+    .test_only = true,
+    .n_layers = 8,
+    .hidden = 128,
+    .vocab = TOY_VOCAB,
+    .attention_interval = 4,
+    .n_q_heads = 4,
+    .n_kv_heads = 2,
+    .head_dim = 32,
+    .rotary_dims = 8,
+    .mrope_section = {2, 1, 1},
+    .rope_theta = 1e7f,
+    .rms_eps = 1e-6f,
+    .gdn_key_heads = 2,
+    .gdn_value_heads = 4,
+    .gdn_head_dim = 32,
+    .n_experts = 8,
+    .experts_per_token = 2,
+    .expert_width = 64,
+    .shared_expert_width = 64,
+    .max_positions = 4096,
+    .n_stop_tokens = 2,
+    .stop_tokens = {480, 482},
+    .image_token = 492,
+    .draft = &toy_draft,
+};
+
 #endif
