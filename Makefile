@@ -69,7 +69,7 @@ FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 .SECONDARY:
 all: $(BUILD)/splash
 lib: $(BUILD)/libsplash.a
-tests: $(TESTS)
+tests: $(TESTS) $(BUILD)/tests/parity/logits_tool
 fuzzers: $(FUZZERS)
 
 $(BUILD)/%_avx2.o: ISAFLAGS := -mavx2 -mfma -mf16c
@@ -94,6 +94,10 @@ $(BUILD)/splash: $(BIN_OBJ) $(BUILD)/libsplash.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $< $(SUPPORT_OBJ) $(BUILD)/libsplash.a $(SRVLIBS) $(DEPLIBS) -lcmocka -lm -o $@
 
+# Driven by pytest (tests/parity); the library is all it needs.
+$(BUILD)/tests/parity/%: $(BUILD)/tests/parity/%.o $(BUILD)/libsplash.a
+	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $^ $(DEPLIBS) -lm -o $@
+
 # With clang and FUZZ=libfuzzer the fuzzers search; otherwise they replay the files they are given.
 ifeq ($(FUZZ),libfuzzer)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/libsplash.a
@@ -104,10 +108,13 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BU
 endif
 
 lint:
-	@for script in tools/lint/*.sh; do sh $$script || exit 1; done
+	@bad=0; for script in tools/lint/*.sh; do sh $$script || bad=1; done; exit $$bad
+
+check:
+	./test.sh
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	@. tools/clang_format.sh; . tools/lint_files.sh; tool=$$(find_clang_format) && "$$tool" -i $$(list_files "$$C_FILES")
 
 clean:
 	rm -rf $(BUILD)

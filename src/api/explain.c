@@ -9,19 +9,17 @@
 
 #include "base/compiler.h"
 #include "base/json.h"
-#include "base/memory_limit.h"
-#include "base/thread_team.h"
 #include "kernels/kernels.h"
 #include "model/accounting.h"
 #include "model/package.h"
-#include "model/plan.h"
 #include "splash.h"
-#include "step/step.h"
+#include "step/op.h"
 
 _Static_assert(sizeof(splash_error) == sizeof(spl_error) && (int)SPLASH_E_INTERNAL == (int)SPL_E_INTERNAL,
                "public and internal errors are one layout");
 
-enum { PREFILL_ROWS = 512 /* rows the planned arena holds when no engine says otherwise */ };
+/* The decode step this build runs: the target over one row per lane, without the draft. */
+enum { DRAFTS = false, ROWS_PER_LANE = DRAFTS ? SPL_BLOCK_ROWS : 1 };
 
 /* What is explained, and how much of it is there. */
 typedef struct subject {
@@ -103,6 +101,7 @@ static json_t *geometry_json(subject *s) {
     set_bytes(s, o, "experts_per_token", g->experts_per_token);
     set_bytes(s, o, "max_positions", g->max_positions);
     set_bytes(s, o, "draft_layers", g->draft ? g->draft->n_layers : 0);
+    set(s, o, "draft_present", json_boolean(s->has_draft));
     return o;
 }
 
@@ -146,7 +145,7 @@ static json_t *stages_json(subject *s, const spl_op_list *list) {
 
 static void add_list(subject *s, json_t *o, const spl_op_list *list) {
     const splash_explain_options *q = s->options;
-    uint32_t lanes = q->lanes ? q->lanes : 1, rows = lanes * SPL_BLOCK_ROWS;
+    uint32_t lanes = q->lanes ? q->lanes : 1, rows = lanes * ROWS_PER_LANE;
     set_bytes(s, o, "ops", list->n_ops);
     set_bytes(s, o, "step_macs", spl_op_list_step_macs(list, rows, rows));
     if (q->lanes || q->context_tokens) { /* with the history every lane attends to */
@@ -170,14 +169,15 @@ static json_t *engine_json(subject *s) {
     spl_op_list list = {0};
     spl_error why;
     spl_accounting a;
-    spl_status st = spl_op_list_build(&list, s->g, s->n_layers, SPL_MAX_DECODE_ROWS, SPL_MAX_DECODE_ROWS, s->has_draft,
-                                      false, &why);
+    spl_status st = spl_op_list_build(&list, s->g, s->n_layers, SPL_MAX_LANES * ROWS_PER_LANE,
+                                      SPL_MAX_LANES * ROWS_PER_LANE, DRAFTS, false, &why);
     if (st == SPL_E_NOMEM) s->failed = true;
     uint64_t step = st == SPL_OK ? spl_op_list_step_bytes(&list, 1, 0) : 0;
-    spl_account_engine(s->g, s->n_layers, step, &a);
+    spl_account_engine(s->g, s->n_layers, DRAFTS, step, &a);
     add_sizes(s, o, &a);
     set_bytes(s, o, "draft_free_step_bytes", a.draft_free_step_bytes);
     set(s, o, "runs", json_boolean(st == SPL_OK));
+    set(s, o, "drafts", json_boolean(DRAFTS));
     if (st == SPL_OK) {
         set_bytes(s, o, "step_bytes", a.step_bytes);
         add_shares(s, o, &a);
@@ -236,37 +236,15 @@ static json_t *kernels_json(subject *s) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static spl_status make_plan(const subject *s, spl_plan *plan, spl_error *err) {
-    spl_memory_room room;
-    uint64_t arena = 0;
-    uint32_t threads = spl_usable_cores();
-    spl_status st = spl_memory_room_get("", &room, err);
-    if (st == SPL_OK) {
-        st = spl_step_bytes(s->g, s->n_layers, PREFILL_ROWS, SPL_MAX_DECODE_ROWS, s->has_draft, false, threads, &arena,
-                            err);
-    }
-    if (st != SPL_OK) return st;
-    uint64_t logits = (uint64_t)SPL_MAX_DECODE_ROWS * s->g->vocab * sizeof(float);
-    spl_plan_request r = {
-        .n_layers = s->n_layers,
-        .context_tokens = s->options->context_tokens,
-        .max_lanes = s->options->lanes,
-        .n_threads = threads,
-        .has_draft = s->has_draft,
-        .state_cell_bytes = spl_state_cell_bytes(s->g, s->n_layers),
-        .lane_bytes = spl_pending_bytes(s->g, s->n_layers),
-        .arena_bytes = arena > logits ? arena - logits : arena,
-        .logits_bytes = arena > logits ? logits : 0,
-        .limit_bytes = room.available_bytes / 100 * SPL_PLAN_LIMIT_PERCENT,
-    };
-    return spl_plan_make(s->g, &r, plan, err);
-}
-
+/* The plan an engine of this model would make here, by the same code. */
 static json_t *memory_json(subject *s) {
     json_t *o = json_object();
-    spl_plan p;
-    spl_error why;
-    if (make_plan(s, &p, &why) != SPL_OK) {
+    splash_options options = {
+        .model = s->options->model, .random_weights = s->package == NULL, .context_tokens = s->options->context_tokens};
+    splash_memory_plan p;
+    splash_error why;
+    if (options.random_weights) options.model = s->g->id;
+    if (splash_plan(&options, &p, &why) != SPLASH_OK) {
         set(s, o, "fits", json_false());
         set(s, o, "reason", json_string(why.text));
         return o;
@@ -283,7 +261,6 @@ static json_t *memory_json(subject *s) {
     set_bytes(s, o, "context_tokens", p.context_tokens);
     set_bytes(s, o, "kv_pages", p.kv_pages);
     set_bytes(s, o, "max_lanes", p.max_lanes);
-    set_bytes(s, o, "state_cells", p.state_cells);
     return o;
 }
 

@@ -85,11 +85,11 @@ static uint64_t routed_bytes(const spl_geometry *g, uint64_t expert_bytes, uint6
     return expert_bytes / g->n_experts * used;
 }
 
-static void set_shares(const spl_geometry *g, spl_accounting *out) {
+static void set_shares(bool drafts, spl_accounting *out) {
     if (out->step_bytes == 0) return;
     double step = (double)out->step_bytes;
-    out->head_share = (g->draft ? 2.0 : 1.0) * (double)out->head_bytes / step;
-    out->draft_share = (double)out->draft_bytes / step;
+    out->head_share = (drafts ? 2.0 : 1.0) * (double)out->head_bytes / step;
+    out->draft_share = drafts ? (double)out->draft_bytes / step : 0.0;
     out->state_share = 2.0 * (double)out->state_bytes / step;
 }
 
@@ -105,10 +105,11 @@ void spl_account_published(const spl_geometry *g, spl_accounting *out) {
     out->draft_free_step_bytes = always + routed_bytes(g, out->expert_bytes, 1) + 2 * out->state_bytes;
     out->step_bytes = always + routed_bytes(g, out->expert_bytes, n_rows) + 2 * out->state_bytes;
     if (g->draft) out->step_bytes += out->head_bytes + out->draft_bytes;
-    set_shares(g, out);
+    set_shares(g->draft != NULL, out);
 }
 
-void spl_account_engine(const spl_geometry *g, uint32_t n_layers, uint64_t step_bytes, spl_accounting *out) {
+void spl_account_engine(const spl_geometry *g, uint32_t n_layers, bool drafts, uint64_t step_bytes,
+                        spl_accounting *out) {
     memset(out, 0, sizeof *out);
     sum_files(g, n_layers, engine_tensor, out);
     sum_state(g, n_layers, sizeof(float), out);
@@ -117,7 +118,7 @@ void spl_account_engine(const spl_geometry *g, uint32_t n_layers, uint64_t step_
     out->draft_free_step_bytes = out->target_bytes - out->embed_bytes - out->expert_bytes +
                                  routed_bytes(g, out->expert_bytes, 1) + 2 * out->state_bytes;
     out->step_bytes = step_bytes;
-    set_shares(g, out);
+    set_shares(drafts, out);
 }
 
 double spl_roof_tokens_per_second(uint64_t step_bytes, double bandwidth_gbs, double tau) {

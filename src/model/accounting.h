@@ -6,6 +6,7 @@
 #ifndef SPL_MODEL_ACCOUNTING_H
 #define SPL_MODEL_ACCOUNTING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "model/geometry.h"
@@ -34,8 +35,9 @@ typedef struct spl_accounting {
 void spl_account_published(const spl_geometry *g, spl_accounting *out);
 
 /* This engine's layout for the first n_layers layers (0: all). step_bytes is what the caller summed
- * from its op list; with 0 the shares stay 0. */
-void spl_account_engine(const spl_geometry *g, uint32_t n_layers, uint64_t step_bytes, spl_accounting *out);
+ * from its op lists, with or without the draft's (`drafts`); with 0 the shares stay 0. */
+void spl_account_engine(const spl_geometry *g, uint32_t n_layers, bool drafts, uint64_t step_bytes,
+                        spl_accounting *out);
 
 /* Tokens per second that bandwidth alone allows: tau tokens per step_bytes; bandwidth in 1e9 bytes/s. */
 double spl_roof_tokens_per_second(uint64_t step_bytes, double bandwidth_gbs, double tau);

@@ -43,8 +43,9 @@ static uint64_t fixed_bytes(const spl_plan *p, const spl_plan_request *r, uint32
 }
 
 /* What a chosen context leaves of the room: an eighth, or a few snapshots if those take at most half. */
-static uint64_t reserve(const spl_plan *p, uint64_t room) {
-    uint64_t cells = KEPT_SNAPSHOTS * p->state_cell_bytes / 3 * 4;
+static uint64_t reserve(const spl_plan *p, const spl_plan_request *r, uint64_t room) {
+    uint32_t kept = r->snapshots < KEPT_SNAPSHOTS ? r->snapshots : KEPT_SNAPSHOTS;
+    uint64_t cells = kept * p->state_cell_bytes / 3 * 4;
     if (cells > room / 2) cells = room / 2;
     return cells > room / 8 ? cells : room / 8;
 }
@@ -70,11 +71,13 @@ static spl_status refuse(const spl_geometry *g, const spl_plan *p, const spl_pla
 }
 
 /* Snapshots and the other lanes' pages share what one lane's full context leaves. */
-static void spend_rest(spl_plan *p, uint64_t room) {
+static void spend_rest(spl_plan *p, const spl_plan_request *r, uint64_t room) {
     uint64_t one = pages_of(p->context_tokens);
     room -= one * p->kv_page_bytes;
-    uint64_t cells = p->state_cell_bytes ? room / 4 * 3 / p->state_cell_bytes : SPL_PLAN_SNAPSHOTS;
-    p->snapshots = (uint32_t)(cells < SPL_PLAN_SNAPSHOTS ? cells : SPL_PLAN_SNAPSHOTS);
+    p->snapshots = r->snapshots;
+    if (p->state_cell_bytes && room / 4 * 3 / p->state_cell_bytes < r->snapshots) {
+        p->snapshots = (uint32_t)(room / 4 * 3 / p->state_cell_bytes);
+    }
     room -= p->snapshots * p->state_cell_bytes;
     uint64_t more = (p->max_lanes - 1) * one;
     if (p->kv_page_bytes && room / p->kv_page_bytes < more) more = room / p->kv_page_bytes;
@@ -95,7 +98,7 @@ static spl_status check_request(const spl_geometry *g, const spl_plan_request *r
 
 static void set_fixed(const spl_geometry *g, const spl_plan_request *r, spl_plan *p) {
     spl_accounting a;
-    spl_account_engine(g, r->n_layers, 0, &a);
+    spl_account_engine(g, r->n_layers, false, 0, &a);
     uint64_t token = a.kv_bytes_per_token; /* head_dim codes and a scale per head, or head_dim floats */
     if (r->f32_kv) token = token / (g->head_dim + sizeof(float)) * g->head_dim * sizeof(float);
     p->limit_bytes = r->limit_bytes;
@@ -124,9 +127,9 @@ spl_status spl_plan_make(const spl_geometry *g, const spl_plan_request *r, spl_p
     if (fixed + least_kv > p.limit_bytes) return refuse(g, &p, r, fixed + least_kv, err);
     uint64_t room = p.limit_bytes - fixed;
     p.max_lanes = lanes;
-    p.context_tokens = r->context_tokens ? r->context_tokens : choose_context(g, &p, room - reserve(&p, room));
+    p.context_tokens = r->context_tokens ? r->context_tokens : choose_context(g, &p, room - reserve(&p, r, room));
     if (p.context_tokens < least) p.context_tokens = least; /* fits: checked above */
-    spend_rest(&p, room);
+    spend_rest(&p, r, room);
     p.state_cells = lanes + p.snapshots;
     p.kv_bytes = p.kv_pages * p.kv_page_bytes;
     p.state_bytes = p.state_cells * p.state_cell_bytes + lanes * r->lane_bytes;

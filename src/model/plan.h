@@ -19,7 +19,6 @@ enum {
     SPL_PLAN_RUNTIME_BYTES = 24 << 20,         /* queues, requests, HTTP connections, libraries */
     SPL_PLAN_TOKEN_BYTES = 192,                /* tokenizer tables and masks per vocabulary entry */
     SPL_PLAN_MIN_CONTEXT = 1024,               /* below this a chosen context is refused */
-    SPL_PLAN_SNAPSHOTS = 32,                   /* prefix snapshots wanted when memory allows */
     SPL_PLAN_SPARE_TOKENS = SPL_BLOCK_ROWS - 1 /* rows of a verify step past the last context token */
 };
 
@@ -28,6 +27,7 @@ typedef struct spl_plan_request {
     uint32_t n_layers;         /* 0: all; as in spl_layout_tensor */
     uint32_t context_tokens;   /* 0: chosen, at most the model's maximum */
     uint32_t max_lanes;        /* 0: SPL_MAX_LANES */
+    uint32_t snapshots;        /* state cells wanted for prefixes; fewer when memory is short */
     uint32_t n_threads;        /* workers, the engine thread included */
     bool has_draft;            /* draft.bin is mapped as well */
     bool f32_kv;               /* oracle: unquantised keys and values */

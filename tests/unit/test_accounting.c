@@ -85,7 +85,7 @@ static void test_35b(void **state) {
 static void test_engine_stores_what_the_padding_added(void **state) {
     (void)state;
     spl_accounting a;
-    spl_account_engine(spl_geometry_find("qwen3.8-27b"), 0, 0, &a);
+    spl_account_engine(spl_geometry_find("qwen3.8-27b"), 0, false, 0, &a);
     /* No padding rows: 48 layers x 160 rows x 5120 weights fewer than published. */
     assert_int_equal(a.parameters, 26895998464);
     assert_int_equal(a.parameters, published("qwen3.8-27b").parameters - 48ULL * 160 * 5120);
@@ -95,7 +95,7 @@ static void test_engine_stores_what_the_padding_added(void **state) {
     assert_int_equal(a.window_bytes, 2 * 2949120);
     assert_int_equal(a.step_bytes, 0);
     assert_near(a.head_share, 0.0, 0.0);
-    spl_account_engine(spl_geometry_find("qwen3.8-27b"), 0, 16000000000, &a);
+    spl_account_engine(spl_geometry_find("qwen3.8-27b"), 0, true, 16000000000, &a);
     assert_near(a.head_share, 2.0 * 715161600.0 / 16e9, 1e-12);
 }
 
@@ -105,7 +105,7 @@ static void test_kv_formula_equals_kernel_block(void **state) {
     const spl_geometry *g;
     for (uint32_t i = 0; (g = spl_geometry_at(i)) != NULL; i++) {
         spl_accounting a;
-        spl_account_engine(g, 0, 0, &a);
+        spl_account_engine(g, 0, false, 0, &a);
         assert_int_equal(a.kv_bytes_per_token * SPL_PAGE_TOKENS,
                          spl_kv_block_bytes(g->head_dim, false) * spl_n_attention_layers(g) * g->n_kv_heads);
     }
@@ -115,8 +115,8 @@ static void test_layer_limit(void **state) {
     (void)state;
     const spl_geometry *g = spl_geometry_find("qwen3.8-27b");
     spl_accounting four, eight;
-    spl_account_engine(g, 4, 0, &four);
-    spl_account_engine(g, 8, 0, &eight);
+    spl_account_engine(g, 4, false, 0, &four);
+    spl_account_engine(g, 8, false, 0, &eight);
     assert_int_equal(four.kv_bytes_per_token, 33280 / 16);
     assert_int_equal(eight.recurrent_bytes, 2 * four.recurrent_bytes);
     assert_int_equal(eight.target_bytes - four.target_bytes, four.target_bytes - four.embed_bytes - four.head_bytes -

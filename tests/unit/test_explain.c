@@ -76,7 +76,7 @@ static void test_op_list_equals_formula(void **state) {
         spl_accounting a;
         if (g->n_experts) continue;
         assert_int_equal(spl_op_list_build(&list, g, 0, 8, 8, true, false, &err), SPL_OK);
-        spl_account_engine(g, 0, 0, &a);
+        spl_account_engine(g, 0, false, 0, &a);
         assert_int_equal(spl_op_list_step_bytes(&list, 1, 0), a.draft_free_step_bytes);
         assert_int_equal(spl_op_list_step_bytes(&list, 3, 100),
                          a.draft_free_step_bytes + 2 * 2 * a.state_bytes + 300 * a.kv_bytes_per_token);

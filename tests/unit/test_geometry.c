@@ -40,7 +40,6 @@ static void check_ffn(const spl_geometry *g) {
     assert_int_equal(g->ffn_width, 0);
     assert_int_equal(g->expert_width % SPL_GROUP, 0);
     assert_int_equal(g->shared_expert_width % SPL_GROUP, 0);
-    assert_int_equal(g->n_experts % SPL_ROWS_PER_TILE, 0);
     assert_true(g->experts_per_token >= 1 && g->experts_per_token <= g->n_experts);
 }
 

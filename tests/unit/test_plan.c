@@ -22,6 +22,7 @@ static const spl_geometry *q38(void) { return spl_geometry_find("qwen3.8-27b"); 
 
 static spl_plan_request request(uint64_t limit) {
     spl_plan_request r = {.n_threads = 2,
+                          .snapshots = 32,
                           .has_draft = true,
                           .lane_bytes = 1 << 20,
                           .arena_bytes = 200 << 20,
@@ -51,7 +52,11 @@ static void test_roomy_machine_takes_the_whole_context(void **state) {
     assert_int_equal(p.context_tokens, 262144);
     assert_int_equal(p.max_lanes, 4);
     assert_int_equal(p.kv_pages, 4 * ((262144 + 7 + 31) / 32));
-    assert_int_equal(p.snapshots, SPL_PLAN_SNAPSHOTS);
+    assert_int_equal(p.snapshots, 32);
+    r.snapshots = 0; /* an engine without a prefix cache plans none */
+    assert_int_equal(spl_plan_make(q38(), &r, &p, &err), SPL_OK);
+    check_sums(&p, &r);
+    assert_int_equal(p.state_cells, 4);
     assert_int_equal(p.kv_page_bytes, 33280 * 32);
 }
 

@@ -12,8 +12,8 @@ for f in $(list_files '\.(c|h|py|sh)$|^(Makefile|splash|\.ci/run)$'); do
         if [ "$(head -n 1 "$f")" != '/* SPDX-License-Identifier: Apache-2.0' ]; then
             echo "$f:1: the first line is not the licence line"
             bad=1
-        elif ! awk 'NR <= 24 && /\*\// { found = NR } END { exit !(found >= 2) }' "$f"; then
-            echo "$f: no opening comment of 2 to 24 lines"
+        elif ! awk 'NR <= 60 && /\*\// { found = NR } END { exit !(found >= 2) }' "$f"; then
+            echo "$f: no opening comment of 2 to 60 lines"
             bad=1
         fi
         ;;
