@@ -81,6 +81,8 @@ static void refusals_change_nothing(void **state) {
     assert_int_equal(spl_penalties_count(&f.p, 10, NULL), 21);
     assert_int_equal(spl_penalties_rollback(&f.p, 23 - SPL_PENALTY_UNDO, &err), SPL_OK);
     assert_int_equal(spl_penalties_count(&f.p, 10, NULL), 21 - SPL_PENALTY_UNDO);
+    assert_int_equal(spl_penalties_rollback(&f.p, 23 - SPL_PENALTY_UNDO - 1, &err), SPL_E_INTERNAL);
+    assert_int_equal(f.p.n_output, 23 - SPL_PENALTY_UNDO);
     /* prompt tokens end what can be taken back */
     uint32_t prompt = 11;
     assert_int_equal(spl_penalties_push(&f.p, 12, &err), SPL_OK);
