@@ -114,7 +114,7 @@ static const spl_geometry toy_even_geometry = {
     .image_token = TOY_VOCAB,
 };
 
-/* 8 layers of experts: router at 8 bits, eight experts of which two run, a shared expert. */
+/* 8 layers of experts: router at 8 bits, sixteen experts of which two run, a shared expert. */
 static const spl_geometry toy_moe_geometry = {
     .id = "toy-moe",
     .display = "toy-moe",
@@ -135,7 +135,7 @@ static const spl_geometry toy_moe_geometry = {
     .gdn_key_heads = 2,
     .gdn_value_heads = 4,
     .gdn_head_dim = 32,
-    .n_experts = 8,
+    .n_experts = 16,
     .experts_per_token = 2,
     .expert_width = 64,
     .shared_expert_width = 64,
