@@ -307,6 +307,38 @@ static void weights_are_accurate(void **state) {
     }
 }
 
+static uint64_t fnv(uint64_t h, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
+    return h;
+}
+
+/* Compiler, flags and machine must not show: one hash over many distributions, written down. */
+static void bits_are_the_same_everywhere(void **state) {
+    (void)state;
+    enum { MAX = 5000, CASES = 400 };
+    uint64_t h = UINT64_C(14695981039346656037);
+    float *z = must_alloc(MAX * sizeof *z);
+    uint8_t *scratch = must_alloc(spl_dist_scratch_bytes(MAX));
+    for (uint32_t c = 0; c < CASES; c++) {
+        uint32_t vocab = 1 + (uint32_t)(spl_rng_at(77, c) % MAX);
+        for (uint32_t i = 0; i < vocab; i++)
+            z[i] = (float)(spl_rng_uniform(spl_rng_at(c, i)) * 30.0 - 15.0) * (float)(1 + c % 7);
+        spl_sampling s = {.temperature = (float)(3 + c % 15) * 0.125f,
+                          .top_k = (int32_t)(c % 3) * 50 - 1,
+                          .top_p = c % 2 ? 0.9375f : 1.0f,
+                          .min_p = c % 5 ? 0.0f : 0.0625f,
+                          .repetition_penalty = 1.0f};
+        spl_dist_input in = {.logits = z, .vocab = vocab, .sampling = &s};
+        spl_dist d;
+        assert_int_equal(spl_dist_build(&d, &in, scratch, NULL), SPL_OK);
+        h = fnv(h, d.p, d.n * sizeof *d.p);
+        if (d.ids) h = fnv(h, d.ids, d.n * sizeof *d.ids);
+        h = fnv(h, &d.sum, sizeof d.sum);
+    }
+    if (h != UINT64_C(0x79d2703639b793ab)) fail_msg("hash is %016llx", (unsigned long long)h);
+    free(z), free(scratch);
+}
+
 static void cost_of_a_row(void **state) {
     (void)state;
     enum { VOCAB = 248320, TRIES = 10 };
@@ -341,10 +373,10 @@ static void cost_of_a_row(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_are_accurate),    cmocka_unit_test(agrees_with_sorting_in_double),
-        cmocka_unit_test(ties_and_crossings),      cmocka_unit_test(hand_worked_penalties),
-        cmocka_unit_test(broken_rows_are_refused), cmocka_unit_test(settings_are_checked),
-        cmocka_unit_test(cost_of_a_row),
+        cmocka_unit_test(weights_are_accurate),         cmocka_unit_test(agrees_with_sorting_in_double),
+        cmocka_unit_test(ties_and_crossings),           cmocka_unit_test(hand_worked_penalties),
+        cmocka_unit_test(broken_rows_are_refused),      cmocka_unit_test(settings_are_checked),
+        cmocka_unit_test(bits_are_the_same_everywhere), cmocka_unit_test(cost_of_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
