@@ -94,7 +94,9 @@ $(BUILD)/splash: $(BIN_OBJ) $(BUILD)/libsplash.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $< $(SUPPORT_OBJ) $(BUILD)/libsplash.a $(SRVLIBS) $(DEPLIBS) -lcmocka -lm -o $@
 
-# Driven by pytest (tests/parity); the library is all it needs.
+# Driven by pytest (tests/pack, tests/parity); the library is all they need.
+$(BUILD)/tests/pack/%: $(BUILD)/tests/pack/%.o $(BUILD)/libsplash.a
+	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $^ $(DEPLIBS) -lm -o $@
 $(BUILD)/tests/parity/%: $(BUILD)/tests/parity/%.o $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $^ $(DEPLIBS) -lm -o $@
 
