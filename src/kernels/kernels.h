@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/draft_kernels.h"
 #include "model/geometry.h"
 
 enum {
@@ -270,6 +271,9 @@ typedef struct spl_kernels {
     void (*gdn_scan)(const spl_gdn_scan_args *a);
     void (*gdn_norm)(const spl_gdn_norm_args *a);
     spl_row_best (*row_best)(const float *logits, uint32_t n);
+    void (*draft_conv)(const spl_draft_conv_args *a);
+    void (*draft_prepare)(const spl_draft_prepare_args *a);
+    void (*draft_attend)(const spl_draft_attend_args *a);
 } spl_kernels;
 
 size_t spl_attend_scratch_bytes(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim);

@@ -6,6 +6,7 @@
 #define SPL_KERNELS_FILL_BODY_H
 
 #include "kernels/body/attend_body.h"
+#include "kernels/body/draft_body.h"
 #include "kernels/body/gdn_body.h"
 #include "kernels/body/linear_body.h"
 
@@ -27,6 +28,9 @@ static inline void spl_body_fill(spl_kernels *k, spl_tier tier) {
     k->gdn_scan = spl_body_gdn_scan;
     k->gdn_norm = spl_body_gdn_norm;
     k->row_best = spl_body_row_best;
+    k->draft_conv = spl_body_draft_conv;
+    k->draft_prepare = spl_body_draft_prepare;
+    k->draft_attend = spl_body_draft_attend;
 }
 
 #endif
