@@ -11,7 +11,7 @@
 #include <immintrin.h>
 
 #include "kernels/body/linear_body.h"
-#include "kernels/x86/math_avx512.h"
+#include "kernels/body/v16_body.h"
 
 enum {
     SINGLE_BYTES = 8 * 1024,
@@ -182,7 +182,7 @@ static void gate_up_q4_avx512(const spl_gate_up_args *a) {
                 panel_table[n - 1](pair + panel_bytes, &a->x, t, ahead_of(pair + panel_bytes, &a->x, t, p + 1 == last),
                                    up);
                 for (uint32_t m = 0; m < n; m++, y += a->y_stride)
-                    _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(silu_avx512(gate[m]), up[m]));
+                    _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]));
             }
         }
     }

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * math_body.h and rows_body.h in v16 operations: the same steps in the same order, hence the same bits. The
+ * including ISA file has included its v16_<isa>.h first. */
+#ifndef SPL_KERNELS_V16_BODY_H
+#define SPL_KERNELS_V16_BODY_H
+
+#include "kernels/body/rows_body.h"
+
+static SPL_ALWAYS_INLINE v16 v16_step(v16 p, v16 r, float c) { return v16_add(v16_mul(p, r), v16_set1(c)); }
+static SPL_ALWAYS_INLINE v16i v16_round(v16 v) {
+    return v16i_sub(v16_bits(v16_add(v, v16_set1(12582912.0f))), v16i_set1(0x4b400000));
+}
+
+static SPL_ALWAYS_INLINE v16 v16_exp(v16 x) {
+    const v16 low = v16_set1(-87.33f), high = v16_set1(88.7228317f), magic = v16_set1(12582912.0f);
+    v16m below = v16_less(x, low), above = v16_less(high, x);
+    v16 c = v16_select(above, high, v16_select(below, low, x));
+    v16 t = v16_step(c, v16_set1(1.44269504f), 12582912.0f);
+    v16 n = v16_sub(t, magic);
+    v16i i = v16i_sub(v16_bits(t), v16i_set1(0x4b400000)), half = v16i_half(i);
+    v16 r = v16_sub(c, v16_mul(n, v16_set1(0.693359375f)));
+    r = v16_sub(r, v16_mul(n, v16_set1(-2.12194440e-4f)));
+    v16 p = v16_step(v16_set1(1.39411609e-3f), r, 8.37516785e-3f);
+    p = v16_step(p, r, 4.16663513e-2f);
+    p = v16_step(p, r, 0.166664153f);
+    p = v16_step(p, r, 0.5f);
+    p = v16_mul(p, v16_mul(r, r));
+    p = v16_add(v16_add(p, r), v16_set1(1.0f));
+    p = v16_mul(v16_mul(p, v16_power(half)), v16_power(v16i_sub(i, half)));
+    p = v16_select(below, v16_set1(0.0f), p);
+    return v16_select(above, v16_set1(INFINITY), p);
+}
+static SPL_ALWAYS_INLINE v16 v16_sigmoid(v16 x) {
+    return v16_div(v16_set1(1.0f), v16_add(v16_set1(1.0f), v16_exp(v16_minus(x))));
+}
+static SPL_ALWAYS_INLINE v16 v16_silu(v16 x) { return v16_mul(x, v16_sigmoid(x)); }
+
+static SPL_ALWAYS_INLINE float v16_dot(const float *x, const float *y, size_t n) {
+    v16 sum = v16_set1(0.0f);
+    for (size_t i = 0; i < n; i += 16) sum = v16_add(sum, v16_mul(v16_load(x + i), v16_load(y + i)));
+    return v16_tree(sum);
+}
+
+/* One group of 64 held in four vectors. */
+static SPL_ALWAYS_INLINE void v16_quantise_group(const v16 x[4], int8_t *q, float *scale, float *sum) {
+    v16 top = v16_set1(0.0f), total = v16_set1(0.0f);
+    for (int i = 0; i < 4; i++) {
+        top = v16_max(v16_abs(x[i]), top);
+        total = v16_add(total, x[i]);
+    }
+    float amax = v16_top(top);
+    bool zero = amax < spl_tiny_amax;
+    v16 inverse = v16_set1(zero ? 0.0f : 127.0f / amax);
+    for (int i = 0; i < 4; i++) v16i_store_bytes(q + 16 * i, v16_round(v16_mul(x[i], inverse)));
+    *scale = zero ? 0.0f : amax / 127.0f;
+    *sum = v16_tree(total);
+}
+
+static void v16_quantise(const spl_quantise_args *a) {
+    for (uint32_t r = a->row_begin; r < a->row_end; r++) {
+        const float *x = a->x + r * a->x_stride;
+        spl_q8_cursor c = spl_q8_row(&a->q8, r);
+        for (size_t g = 0; g < a->q8.k / SPL_GROUP; g++, x += SPL_GROUP) {
+            v16 v[4] = {v16_load(x), v16_load(x + 16), v16_load(x + 32), v16_load(x + 48)};
+            v16_quantise_group(v, c.q + g * c.q_step, c.scale + g * c.scale_step, c.sum + g * c.scale_step);
+        }
+    }
+}
+
+static void v16_rms_norm(const spl_norm_args *a) {
+    for (uint32_t r = a->row_begin; r < a->row_end; r++) {
+        const float *x = a->x + r * a->x_stride, *w = a->weight;
+        v16 f = v16_set1(1.0f / sqrtf(v16_dot(x, x, a->k) / (float)a->k + a->eps));
+        float *y = a->y ? a->y + (size_t)r * a->k : NULL;
+        spl_q8_cursor c = {0};
+        if (a->q8.q) c = spl_q8_row(&a->q8, r);
+        for (size_t g = 0; g < a->k / SPL_GROUP; g++) {
+            v16 v[4];
+            for (size_t i = 0; i < 4; i++) {
+                size_t at = g * SPL_GROUP + 16 * i;
+                v[i] = v16_mul(v16_mul(v16_load(x + at), f), v16_load(w + at));
+                if (y) v16_store(y + at, v[i]);
+            }
+            if (a->q8.q)
+                v16_quantise_group(v, c.q + g * c.q_step, c.scale + g * c.scale_step, c.sum + g * c.scale_step);
+        }
+    }
+}
+
+static spl_row_best v16_row_best(const float *logits, uint32_t n) {
+    v16 top = v16_set1(-INFINITY), sum = v16_set1(0.0f);
+    uint32_t whole = n / 16 * 16, index = 0;
+    for (uint32_t i = 0; i < whole; i += 16) top = v16_max(v16_load(logits + i), top);
+    float best = whole ? v16_top(top) : -INFINITY, lane[SPL_LANES];
+    for (uint32_t i = whole; i < n; i++) best = logits[i] > best ? logits[i] : best;
+    for (uint32_t i = 0; i < n; i++)
+        if (logits[i] == best) {
+            index = i;
+            break;
+        }
+    for (uint32_t i = 0; i < whole; i += 16) sum = v16_add(sum, v16_exp(v16_sub(v16_load(logits + i), v16_set1(best))));
+    v16_store(lane, sum);
+    for (uint32_t i = whole; i < n; i++) lane[i - whole] += spl_exp(logits[i] - best);
+    spl_row_best result = {index, best, logf(spl_lane_tree(lane))};
+    return result;
+}
+
+#endif
