@@ -65,7 +65,7 @@ SUPPORT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c) $(filte
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZERS := $(FUZZ_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all lib tests fuzzers check clean lint format
+.PHONY: all lib fake tests fuzzers check clean lint format
 .SECONDARY:
 all: $(BUILD)/splash
 lib: $(BUILD)/libsplash.a
@@ -99,6 +99,11 @@ $(BUILD)/tests/pack/%: $(BUILD)/tests/pack/%.o $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $^ $(DEPLIBS) -lm -o $@
 $(BUILD)/tests/parity/%: $(BUILD)/tests/parity/%.o $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $^ $(DEPLIBS) -lm -o $@
+
+# The server and the command line on a scripted engine instead of a model, for tests/http and tests/cli.
+fake: $(BUILD)/tests/http/splash_fake
+$(BUILD)/tests/http/splash_fake: $(BUILD)/tests/http/fake_engine.o $(BIN_OBJ) $(BUILD)/libsplash.a
+	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $< $(BIN_OBJ) $(BUILD)/libsplash.a $(SRVLIBS) $(DEPLIBS) -lm -o $@
 
 # With clang and FUZZ=libfuzzer the fuzzers search; otherwise they replay the files they are given.
 ifeq ($(FUZZ),libfuzzer)
