@@ -89,7 +89,7 @@ static bool folder_is_empty(const char *path) {
     return empty;
 }
 
-static spl_status check_final(const pack_output *o, bool overwrite, spl_error *err) {
+static spl_status check_final(const pack_output *o, spl_error *err) {
     struct stat info;
     if (lstat(o->final_path, &info) != 0) return SPL_OK;
     if (!S_ISDIR(info.st_mode))
@@ -100,7 +100,7 @@ static spl_status check_final(const pack_output *o, bool overwrite, spl_error *e
     free(manifest);
     if (!package)
         return spl_fail(err, SPL_E_INVALID, "'%s' exists and is not a package; it will not be replaced", o->final_path);
-    if (!overwrite)
+    if (!o->overwrite)
         return spl_fail(err, SPL_E_INVALID, "'%s' exists; ask for it to be replaced, or name another folder",
                         o->final_path);
     return SPL_OK;
@@ -138,12 +138,12 @@ static spl_status create_partial(pack_output *o, spl_error *err) {
 }
 
 spl_status pack_output_begin(pack_output *o, const char *path, bool overwrite, uint64_t need_bytes, spl_error *err) {
-    *o = (pack_output){.lock = -1};
+    *o = (pack_output){.lock = -1, .overwrite = overwrite};
     spl_status st = set_paths(o, path, err);
     if (st == SPL_OK) st = spl_make_folders(o->parent, err);
     if (st != SPL_OK) return st;
     clean_up(o);
-    st = check_final(o, overwrite, err);
+    st = check_final(o, err);
     if (st == SPL_OK) st = check_space(o, need_bytes, err);
     return st == SPL_OK ? create_partial(o, err) : st;
 }
@@ -190,6 +190,8 @@ spl_status pack_output_publish(pack_output *o, spl_error *err) {
         o->partial_path = NULL;
     } else if (errno != ENOTEMPTY && errno != EEXIST) {
         return spl_fail_errno(err, errno, "cannot rename '%s' to '%s'", o->partial_path, o->final_path);
+    } else if ((st = check_final(o, err)) != SPL_OK) {
+        /* another run was faster, and replacing was not asked for */
     } else if (exchange(o->partial_path, o->final_path)) {
         /* the partial name now holds the old package; pack_output_end removes it */
     } else {

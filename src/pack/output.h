@@ -15,6 +15,7 @@ typedef struct pack_output {
     char *parent;       /* folder that holds it */
     char *partial_path; /* NULL until the folder exists */
     int lock;           /* descriptor of the locked file, -1 */
+    bool overwrite;
 } pack_output;
 
 /* Removes what dead runs left, refuses an output that must not be replaced, checks the free space

@@ -5,6 +5,7 @@
  *                            [--pause-at BYTES] [--cancel-at BYTES]
  *   pack_driver verify PACKAGE
  *   pack_driver open PACKAGE
+ *   pack_driver geometry ID      a manifest without files
  * On a pause it prints "paused" and waits for a line on standard input. Exit 0 on success; errors
  * are printed as "CODE TEXT" and exit 1. */
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "model/manifest.h"
 #include "model/package.h"
 #include "pack/pack.h"
 
@@ -76,6 +78,23 @@ static int run_pack(int argc, char **argv, uint64_t start_ns) {
     return finish(spl_pack(&o, &err), &err, start_ns);
 }
 
+static int print_geometry(const char *id) {
+    const spl_geometry *g = spl_geometry_find(id);
+    spl_manifest *m = NULL;
+    spl_error err;
+    char *text = NULL;
+    size_t n_bytes;
+    json_t *nothing = json_object();
+    if (!g || spl_manifest_new(&m, g, 0, false, &err) != SPL_OK ||
+        spl_manifest_text(m, nothing, &text, &n_bytes, &err) != SPL_OK)
+        return 2;
+    (void)printf("%s\n", text);
+    free(text);
+    json_decref(nothing);
+    spl_manifest_free(m);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     uint64_t start_ns = spl_now_ns();
     spl_error err;
@@ -92,5 +111,6 @@ int main(int argc, char **argv) {
         spl_package_close(p);
         return finish(st, &err, start_ns);
     }
+    if (argc == 3 && strcmp(argv[1], "geometry") == 0) return print_geometry(argv[2]);
     return 2;
 }
