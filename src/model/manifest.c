@@ -274,7 +274,7 @@ static spl_status check_fields(const json_t *object, const void *base, const num
             fields[i].kind == NUMBER_U32 ? stored == ours : stored > ours * (1 - 1e-6) && stored < ours * (1 + 1e-6);
         if (!same)
             return spl_fail(err, SPL_E_GEOMETRY,
-                            "%s: geometry field '%s%s' is %.9g in the package but %.9g in '%s' of this build", what,
+                            "%s: geometry field '%s%s' is %.8g in the package but %.8g in '%s' of this build", what,
                             prefix, fields[i].name, stored, ours, id);
     }
     return SPL_OK;
@@ -294,7 +294,7 @@ static spl_status check_list(const json_t *object, const number_list *l, const c
         const json_t *v = json_array_get(array, i);
         if (!json_is_integer(v) || json_integer_value(v) != (json_int_t)l->values[i])
             return spl_fail(err, SPL_E_GEOMETRY,
-                            "%s: geometry field '%s%s[%u]' is %.9g in the package but %u in '%s' of this build", what,
+                            "%s: geometry field '%s%s[%u]' is %.8g in the package but %u in '%s' of this build", what,
                             prefix, l->name, i, json_number_value(v), l->values[i], id);
     }
     return SPL_OK;

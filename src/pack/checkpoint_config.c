@@ -76,6 +76,7 @@ static const json_t *lookup(const json_t *root, const json_t *text, const char *
     return v;
 }
 
+/* Eight digits (%.8g) show whole numbers in full and float constants as they were written. */
 static bool close_enough(double a, double b) {
     double d = a > b ? a - b : b - a, m = b < 0 ? -b : b;
     return d <= 1e-6 * m;
@@ -105,10 +106,10 @@ static void compare_fields(difference *d, const json_t *root, const json_t *text
         if (number && close_enough(v, f->value)) continue;
         if (number && i == 0 && limit && v >= limit && v < f->value) continue; /* fewer layers, none needed */
         if (number)
-            (void)snprintf(have, sizeof have, "%.9g", v);
+            (void)snprintf(have, sizeof have, "%.8g", v);
         else if (found)
             (void)snprintf(have, sizeof have, "not a number");
-        (void)snprintf(want, sizeof want, "%.9g", f->value);
+        (void)snprintf(want, sizeof want, "%.8g", f->value);
         differ(d, f->name, have, want);
     }
 }
@@ -134,7 +135,7 @@ static void compare_lists(difference *d, const json_t *text, const spl_geometry 
         double value = -1;
         if (number_of(json_array_get(sections, i), &value) && close_enough(value, g->mrope_section[i])) continue;
         (void)snprintf(name, sizeof name, "mrope_section[%zu]", i);
-        (void)snprintf(have, sizeof have, "%.9g", value);
+        (void)snprintf(have, sizeof have, "%.8g", value);
         (void)snprintf(want, sizeof want, "%u", g->mrope_section[i]);
         differ(d, name, have, want);
     }
@@ -274,10 +275,10 @@ static spl_status check_draft_fields(const json_t *root, const field_list *l, co
         if (!found) found = json_object_get(rope, f->name);
         if (!found && f->optional) continue;
         if (!number_of(found, &v))
-            return spl_fail(err, SPL_E_GEOMETRY, "draft config.json: %s is missing; the draft of '%s' needs %.9g",
+            return spl_fail(err, SPL_E_GEOMETRY, "draft config.json: %s is missing; the draft of '%s' needs %.8g",
                             f->name, g->id, f->value);
         if (!close_enough(v, f->value))
-            return spl_fail(err, SPL_E_GEOMETRY, "draft config.json: %s is %.9g; the draft of '%s' needs %.9g", f->name,
+            return spl_fail(err, SPL_E_GEOMETRY, "draft config.json: %s is %.8g; the draft of '%s' needs %.8g", f->name,
                             v, g->id, f->value);
     }
     return SPL_OK;
@@ -294,7 +295,7 @@ static spl_status check_capture(const json_t *root, const spl_geometry *g, spl_e
         const json_t *v = json_array_get(ids, i);
         if (!json_is_integer(v) || json_integer_value(v) != g->draft->capture[i])
             return spl_fail(err, SPL_E_GEOMETRY,
-                            "draft config.json: target_layer_ids[%u] is %.9g; the draft of '%s' needs %u", i,
+                            "draft config.json: target_layer_ids[%u] is %.8g; the draft of '%s' needs %u", i,
                             json_number_value(v), g->id, g->draft->capture[i]);
     }
     return SPL_OK;

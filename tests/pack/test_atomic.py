@@ -161,3 +161,16 @@ def test_disk_that_fills_up(driver, checkpoints, small_disk):
     answer, _ = process.communicate("\n")
     assert "-11 cannot write" in answer and "No space left on device" in answer, answer
     assert names(small_disk) == ["filler"]
+
+
+def test_package_moved_aside_by_a_dead_run_comes_back(driver, checkpoints, tmp_path):
+    """Where names cannot be exchanged, a replace is two renames; a kill between them is undone."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    out = tmp_path / "model"
+    assert driver.pack(checkpoints("toy"), out) is None
+    out.rename(tmp_path / f"model.old-{dead.pid}")
+    assert driver.pack(checkpoints("toy", seed=2), out) == \
+        f"'{out}' exists; ask for it to be replaced, or name another folder"
+    assert driver.verify(out) is None
+    assert names(tmp_path) == ["model"]
