@@ -16,7 +16,6 @@ typedef struct gdn_pass {
     size_t from_stride;
     float *to, *commit; /* scratch, [d][slice], and the state where this row is the last one kept, or NULL */
     const float *k, *next_k, *next_q;
-    const float *ahead; /* slice needed next */
     v16 delta[V16_SLICE], u[V16_SLICE], w[V16_SLICE];
     float g;
 } gdn_pass;
@@ -28,11 +27,9 @@ static SPL_ALWAYS_INLINE void gdn_run_pass(gdn_pass *p, uint32_t d, const int n_
         u[v] = w[v] = v16_set1(0.0f);
         delta[v] = p->delta[v];
     }
-    const float *from = p->from, *ahead = p->ahead;
+    const float *from = p->from;
     float *to = p->to, *commit = p->commit;
     for (uint32_t i = 0; i < d; i++) {
-        if (!update)
-            for (int v = 0; v < n_vec; v++) v16_prefetch(ahead + (size_t)i * d + 16 * v);
         v16 s[V16_SLICE];
         for (int v = 0; v < n_vec; v++) s[v] = v16_load(from + 16 * v);
         if (update) {
@@ -89,17 +86,36 @@ static inline gdn_row_view gdn_row_at(const spl_gdn_scan_args *a, uint32_t head,
     return view;
 }
 
+/* Asks for part i of n of a slice: spread over the passes, so that the memory system keeps up. */
+static SPL_ALWAYS_INLINE void gdn_prefetch(const float *slice, uint32_t d, const int n_vec, uint32_t i, uint32_t n) {
+    for (uint32_t row = d * i / n; row < d * (i + 1) / n; row++)
+        for (int v = 0; v < n_vec; v++) v16_prefetch(slice + (size_t)row * d + 16 * v);
+}
+
+/* Keys, queries and values of a row to come: far apart in memory, so no hardware prefetcher follows. */
+static SPL_ALWAYS_INLINE void gdn_prefetch_row(const spl_gdn_scan_args *a, uint32_t head, uint32_t column, uint32_t i) {
+    gdn_row_view row = gdn_row_at(a, head, i);
+    for (uint32_t j = 0; j < a->head_dim; j += 16) {
+        v16_prefetch(row.q + j);
+        v16_prefetch(row.k + j);
+    }
+    v16_prefetch(row.v + column);
+}
+
 static SPL_ALWAYS_INLINE void gdn_slice(const spl_gdn_scan_args *a, uint32_t head, uint32_t column, const int n_vec) {
     uint32_t d = a->head_dim, n = a->n_pending + a->n_rows, n_kept = a->n_pending + a->n_commit;
     float *state = a->state + (size_t)head * d * d + column, *scratch = a->scratch;
     gdn_row_view row = gdn_row_at(a, head, 0);
     gdn_pass p = {.from = state, .from_stride = d, .to = scratch, .next_k = row.k, .next_q = row.q};
     /* the next slice of this head, else the first one of the next head (or anything: it is a hint) */
-    p.ahead = state + 16 * (size_t)n_vec;
+    const float *ahead = state + 16 * (size_t)n_vec;
     if (column + 16 * (uint32_t)n_vec >= d)
-        p.ahead = a->state + ((size_t)head + 1 < a->head_end ? head + 1 : head) * d * d;
+        ahead = a->state + (size_t)(head + 1 < a->head_end ? head + 1 : head) * d * d;
+    if (n == 1) gdn_prefetch(ahead, d, n_vec, 0, 1); /* nothing to spread over */
     gdn_any_pass(&p, d, n_vec, false, true, row.output);
     for (uint32_t i = 0; i < n; i++) {
+        if (n > 1) gdn_prefetch(ahead, d, n_vec, i, n);
+        if (i + 2 < n) gdn_prefetch_row(a, head, column, i + 2);
         v16 g = v16_set1(row.g), beta = v16_set1(row.beta);
         for (int v = 0; v < n_vec; v++)
             p.delta[v] = v16_mul(beta, v16_sub(v16_load(row.v + column + 16 * v), v16_mul(g, p.u[v])));
