@@ -5,6 +5,9 @@
 
 #include "kernels/body/fill_body.h"
 #include "kernels/body/fill_v16_body.h"
+#include "kernels/x86/attend_avx512.h"
+
+#include "kernels/body/attend_v16_body.h"
 #include "kernels/x86/linear_avx512.h"
 
 void spl_kernels_fill_avx512vnni(spl_kernels *k) {
@@ -12,4 +15,5 @@ void spl_kernels_fill_avx512vnni(spl_kernels *k) {
     v16_fill(k);
     k->linear_q4 = linear_q4_avx512;
     k->gate_up_q4 = gate_up_q4_avx512;
+    k->attend_i8 = v16_attend_i8;
 }

@@ -12,6 +12,7 @@
 
 #include "kernels/body/linear_body.h"
 #include "kernels/body/v16_body.h"
+#include "kernels/x86/dot_avx512.h"
 
 enum {
     SINGLE_BYTES = 8 * 1024,
@@ -20,21 +21,6 @@ enum {
     L2_PANEL_BYTES = 512 * 1024
 };
 
-/* sum + w (16 rows x 4 unsigned codes) times the 4 signed inputs at q. The broadcast is part of the operand and
- * costs no vector slot; clang folds it by itself, gcc 12 does not (77 instead of 81 % of the dot-product roof). */
-static SPL_ALWAYS_INLINE __m512i dot_inputs(__m512i sum, __m512i w, const int8_t *q) {
-#if defined(__GNUC__) && !defined(__clang__)
-    typedef struct four {
-        int8_t v[4];
-    } four;
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const four *)(const void *)q));
-    return sum;
-#else
-    int32_t v;
-    memcpy(&v, q, sizeof v);
-    return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(v));
-#endif
-}
 static SPL_ALWAYS_INLINE __m512 widen_bf16(const uint8_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)p)), 16));
 }

@@ -45,6 +45,7 @@ static SPL_ALWAYS_INLINE v16i v16i_set1(int32_t x) { return _mm512_set1_epi32(x)
 static SPL_ALWAYS_INLINE v16i v16i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 static SPL_ALWAYS_INLINE v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
 static SPL_ALWAYS_INLINE v16i v16i_sub(v16i a, v16i b) { return _mm512_sub_epi32(a, b); }
+static SPL_ALWAYS_INLINE int32_t v16i_total(v16i a) { return _mm512_reduce_add_epi32(a); }
 static SPL_ALWAYS_INLINE v16i v16i_half(v16i a) { return _mm512_srai_epi32(a, 1); }
 static SPL_ALWAYS_INLINE v16 v16_power(v16i n) { /* 2^n for -126 <= n <= 127 */
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
