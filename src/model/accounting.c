@@ -61,8 +61,10 @@ static void sum_files(const spl_geometry *g, uint32_t n_layers,
         if (t.order == SPL_ORDER_EXPERTS) out->expert_bytes += bytes;
     }
     for (uint32_t i = 0; spl_layout_tensor(g, SPL_FILE_DRAFT, n_layers, i, &t); i++) {
-        out->draft_bytes += bytes_of(&t, &weights);
+        uint64_t bytes = bytes_of(&t, &weights);
+        out->draft_bytes += bytes;
         out->draft_parameters += weights;
+        if (t.role == SPL_T_DRAFT_PREDECESSOR || t.role == SPL_T_DRAFT_SUCCESSOR) out->codebook_bytes += bytes;
     }
 }
 
@@ -85,11 +87,28 @@ static uint64_t routed_bytes(const spl_geometry *g, uint64_t expert_bytes, uint6
     return expert_bytes / g->n_experts * used;
 }
 
-static void set_shares(bool drafts, spl_accounting *out) {
+/* What a drafting step really reads of the draft: per proposal one predecessor row and the candidates'
+ * successor rows of the codebooks, everything else whole. */
+static uint64_t draft_read_bytes(const spl_geometry *g, const spl_accounting *a) {
+    const spl_draft_geometry *d = g->draft;
+    uint64_t rows = (uint64_t)(d->block_rows - 1) * (1 + d->selector_top_k);
+    return a->draft_bytes - a->codebook_bytes + rows * d->selector_rank * sizeof(uint16_t);
+}
+
+/* Both step formulas: one row without a draft; a block with it, the head read a second time. */
+static void set_steps(const spl_geometry *g, spl_accounting *out) {
+    uint64_t always = out->target_bytes - out->embed_bytes - out->expert_bytes + 2 * out->state_bytes;
+    out->draft_free_step_bytes = always + routed_bytes(g, out->expert_bytes, 1);
+    if (!g->draft) return;
+    out->streamed_step_bytes =
+        always + routed_bytes(g, out->expert_bytes, g->draft->block_rows) + out->head_bytes + draft_read_bytes(g, out);
+}
+
+static void set_shares(uint64_t heads_read, uint64_t draft_read, spl_accounting *out) {
     if (out->step_bytes == 0) return;
     double step = (double)out->step_bytes;
-    out->head_share = (drafts ? 2.0 : 1.0) * (double)out->head_bytes / step;
-    out->draft_share = drafts ? (double)out->draft_bytes / step : 0.0;
+    out->head_share = (double)(heads_read * out->head_bytes) / step;
+    out->draft_share = (double)draft_read / step;
     out->state_share = 2.0 * (double)out->state_bytes / step;
 }
 
@@ -100,12 +119,11 @@ void spl_account_published(const spl_geometry *g, spl_accounting *out) {
     if (g->vision) out->vision_bytes = vision_parameters(g->vision) * PUBLISHED_SMALL_BYTES;
     out->attention_input_width = spl_attention_in_width(g);
     out->gdn_input_width = (uint32_t)spl_round_up(spl_gdn_in_width(g), PUBLISHED_GDN_ALIGNMENT);
-    uint64_t always = out->target_bytes - out->embed_bytes - out->expert_bytes;
-    uint64_t n_rows = g->draft ? g->draft->block_rows : 1;
-    out->draft_free_step_bytes = always + routed_bytes(g, out->expert_bytes, 1) + 2 * out->state_bytes;
-    out->step_bytes = always + routed_bytes(g, out->expert_bytes, n_rows) + 2 * out->state_bytes;
-    if (g->draft) out->step_bytes += out->head_bytes + out->draft_bytes;
-    set_shares(g->draft != NULL, out);
+    set_steps(g, out);
+    /* The published step counts the codebooks whole. */
+    out->step_bytes =
+        g->draft ? out->streamed_step_bytes - draft_read_bytes(g, out) + out->draft_bytes : out->draft_free_step_bytes;
+    set_shares(g->draft ? 2 : 1, out->draft_bytes, out);
 }
 
 void spl_account_engine(const spl_geometry *g, uint32_t n_layers, bool drafts, uint64_t step_bytes,
@@ -115,10 +133,10 @@ void spl_account_engine(const spl_geometry *g, uint32_t n_layers, bool drafts, u
     sum_state(g, n_layers, sizeof(float), out);
     out->attention_input_width = spl_attention_in_width(g);
     out->gdn_input_width = spl_gdn_in_width(g);
-    out->draft_free_step_bytes = out->target_bytes - out->embed_bytes - out->expert_bytes +
-                                 routed_bytes(g, out->expert_bytes, 1) + 2 * out->state_bytes;
+    set_steps(g, out);
     out->step_bytes = step_bytes;
-    set_shares(drafts, out);
+    drafts = drafts && g->draft;
+    set_shares(drafts ? 2 : 1, drafts ? draft_read_bytes(g, out) : 0, out);
 }
 
 double spl_roof_tokens_per_second(uint64_t step_bytes, double bandwidth_gbs, double tau) {

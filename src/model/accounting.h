@@ -19,6 +19,7 @@ typedef struct spl_accounting {
     uint64_t head_bytes;   /* of those, the head: read twice a step when there is a draft */
     uint64_t expert_bytes; /* of those, the routed experts: a step reads some of them */
     uint64_t draft_parameters, draft_bytes;
+    uint64_t codebook_bytes; /* of those, the selector's two tables: gathered by rows */
     uint64_t vision_bytes;
     uint32_t attention_input_width, gdn_input_width; /* rows as stored */
     uint64_t recurrent_bytes, window_bytes;          /* one sequence */
@@ -26,6 +27,7 @@ typedef struct spl_accounting {
     uint64_t kv_bytes_per_token;
     uint64_t step_bytes;            /* one lane, one decode step with the draft; KV and activations apart */
     uint64_t draft_free_step_bytes; /* one token without a draft */
+    uint64_t streamed_step_bytes;   /* step with the draft, codebooks by the rows gathered; 0 without a draft */
     double head_share, draft_share, state_share;
 } spl_accounting;
 

@@ -31,6 +31,7 @@ static void test_27b_parameters_and_bytes(void **state) {
     assert_int_equal(a.expert_bytes, 0);
     assert_int_equal(a.draft_parameters, 1924404480);
     assert_int_equal(a.draft_bytes, 1265625600);
+    assert_int_equal(a.codebook_bytes, 254279680);
     assert_int_equal(a.vision_bytes, 927434752);
     assert_int_equal(a.attention_input_width, 14336);
     assert_int_equal(a.gdn_input_width, 16640);
@@ -45,6 +46,8 @@ static void test_27b_state_and_step(void **state) {
     assert_int_equal(a.kv_bytes_per_token, 33280);
     assert_int_equal(a.step_bytes, 16728438784);
     assert_int_equal(a.draft_free_step_bytes, 14439763456 + 307888128);
+    /* The codebooks are gathered: 7 x 17 rows of 512 bytes instead of the tables. */
+    assert_int_equal(a.streamed_step_bytes, a.step_bytes - 254279680 + 7 * 17 * 512);
     assert_near(100.0 * a.head_share, 8.55, 0.005);
     assert_near(100.0 * a.draft_share, 7.57, 0.005);
     assert_near(100.0 * a.state_share, 1.84, 0.005);
