@@ -2,9 +2,11 @@
  * Attention over int8 pages in v16 operations, several rows and all query heads of a KV head together, so that
  * a page is read once. Arithmetic and order: attend_body.h. The including ISA file provides the integer parts:
  *   attend_put_codes(dst, n, i, v)            codes i .. i + 15 of n, in the form its products want (2 n bytes)
- *   attend_scores(n_q, k, q, d, dot)          dot[v][t] = sum over dims of (K code + 128) * q code
- *   attend_values(n_q, v, w, d, f, scale, acc)  acc[v] = fma((float)(sum over tokens of w * V), scale, acc * f)
- * for n_q = 1 .. 4 vectors whose codes lie 2 d (q) and 64 (w) bytes apart. */
+ *   attend_scores(n_q, k, next, q, d, dot)    dot[v][t] = sum over dims of (K code + 128) * q code
+ *   attend_values(n_q, v, next, w, d, f, scale, acc)
+ *                                             acc[v] = fma((float)(sum over tokens of w * V), scale, acc * f)
+ * for n_q = 1 .. 4 vectors whose codes lie 2 d (q) and 64 (w) bytes apart. `next` is where to prefetch the codes
+ * of the next page, line by line in step with the reads. */
 #ifndef SPL_KERNELS_ATTEND_V16_BODY_H
 #define SPL_KERNELS_ATTEND_V16_BODY_H
 
@@ -82,19 +84,20 @@ static SPL_ALWAYS_INLINE void attend_soften(attend_vector *x, const int32_t dot[
     for (uint32_t i = 0; i < 2; i++) attend_put_codes(w, SPL_PAGE_TOKENS, 16 * i, v16_round(v16_mul(e[i], inverse)));
 }
 
-static SPL_ALWAYS_INLINE void attend_page(const attend_block *b, uint8_t *block, uint32_t token, uint32_t first,
-                                          const int n_q) {
+static SPL_ALWAYS_INLINE void attend_page(const attend_block *b, uint8_t *block, const uint8_t *next, uint32_t token,
+                                          uint32_t first, const int n_q) {
     uint32_t d = b->a->kv.head_dim;
     const float *scales = spl_kv_scales(block, d);
     int32_t dot[ATTEND_Q_BLOCK][SPL_PAGE_TOKENS];
     float factor[ATTEND_Q_BLOCK], w_scale[ATTEND_Q_BLOCK];
-    attend_scores(n_q, block, b->q + (size_t)first * 2 * d, d, dot);
+    attend_scores(n_q, block, next, b->q + (size_t)first * 2 * d, d, dot);
     for (uint32_t i = 0; i < (uint32_t)n_q; i++) {
         uint32_t left = b->a->position + b->row_begin + (first + i) / b->group + 1 - token;
         attend_soften(&b->vector[first + i], dot[i], scales, left < SPL_PAGE_TOKENS ? left : SPL_PAGE_TOKENS,
                       b->w + (size_t)(first + i) * 64, &factor[i], &w_scale[i]);
     }
-    attend_values(n_q, block + (size_t)SPL_PAGE_TOKENS * d, b->w + (size_t)first * 64, d, factor, w_scale,
+    size_t values = (size_t)SPL_PAGE_TOKENS * d;
+    attend_values(n_q, block + values, next + values, b->w + (size_t)first * 64, d, factor, w_scale,
                   b->part + (size_t)first * d);
 }
 
@@ -149,15 +152,15 @@ static void attend_run_block(attend_block *b) {
         for (uint32_t token = begin; token < end; token += SPL_PAGE_TOKENS) {
             uint8_t *block = spl_kv_block(&a->kv, token / SPL_PAGE_TOKENS, b->head, false);
             uint32_t v = token > row0 ? (token - row0) * b->group : 0;
-            if (n_tokens - token > SPL_PAGE_TOKENS) {
-                const uint8_t *next = spl_kv_block(&a->kv, token / SPL_PAGE_TOKENS + 1, b->head, false);
-                for (size_t i = 0; i < spl_kv_block_bytes(d, false); i += SPL_CACHE_LINE) SPL_PREFETCH_T1(next + i);
-            }
-            for (; v + 4 <= b->n_vectors; v += 4) attend_page(b, block, token, v, 4);
+            /* the first vectors fetch the next page, the others repeat what is there */
+            const uint8_t *next = block;
+            if (n_tokens - token > SPL_PAGE_TOKENS)
+                next = spl_kv_block(&a->kv, token / SPL_PAGE_TOKENS + 1, b->head, false);
+            for (; v + 4 <= b->n_vectors; v += 4, next = block) attend_page(b, block, next, token, v, 4);
             switch (b->n_vectors - v) {
-            case 3: attend_page(b, block, token, v, 3); break;
-            case 2: attend_page(b, block, token, v, 2); break;
-            case 1: attend_page(b, block, token, v, 1); break;
+            case 3: attend_page(b, block, next, token, v, 3); break;
+            case 2: attend_page(b, block, next, token, v, 2); break;
+            case 1: attend_page(b, block, next, token, v, 1); break;
             default: break;
             }
         }
