@@ -3,6 +3,7 @@
 #include "base/dynbuf.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ char *spl_buf_reserve(spl_buf *b, size_t n_bytes) {
     size_t need = b->n_bytes + n_bytes + 1;
     if (need > b->capacity) {
         size_t grown = b->capacity < 64 ? 64 : b->capacity;
-        while (grown < need) grown = grown > need / 2 ? need : grown * 2;
+        while (grown < need) grown = grown > SIZE_MAX / 2 ? need : grown * 2;
         if (grown > b->max_bytes && b->max_bytes + 1 >= need) grown = b->max_bytes + 1;
         char *data = realloc(b->data, grown);
         if (!data) {
