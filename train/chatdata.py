@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random chat conversations: small talk, facts, sums, code, JSON, copying.
 
 Every generator takes a random.Random and returns a list of messages whose last one is
@@ -101,15 +102,15 @@ def fact(rng):
 def operation(rng):
     """(a, b, symbol, word, value): mostly one-digit sums and differences."""
     roll = rng.random()
-    if roll < 0.50:
+    if roll < 0.60:
         a, b, o = rng.randint(0, 9), rng.randint(0, 9), "+"
-    elif roll < 0.68:
+    elif roll < 0.75:
         a, b, o = rng.randint(0, 9), rng.randint(0, 9), "-"
         if rng.random() < 0.7:
             a, b = max(a, b), min(a, b)
-    elif roll < 0.82:
+    elif roll < 0.87:
         a, b, o = rng.randint(0, 10), rng.randint(0, 10), "*"
-    elif roll < 0.94:
+    elif roll < 0.97:
         a, b, o = rng.randint(10, 99), rng.randint(1, 99), "+"
     else:
         a, b, o = rng.randint(10, 99), rng.randint(1, 9), "-"
@@ -143,6 +144,15 @@ def arithmetic(rng):
     if o == "*" and rng.random() < 0.2:
         ask = ask.replace("{o}", "x")
     return reply(ask.format(a=a, b=b, o=o, w=word), sum_thought(a, b, o, value), f"{a} {o} {b} = {value}")
+
+
+def drill(rng):
+    """Plain lines of calculations, mostly one-digit sums: much practice in few tokens."""
+    lines = []
+    for _ in range(rng.randint(8, 30)):
+        a, b, o, word, value = operation(rng)
+        lines.append(f"{a} {word} {b} is {value}" if rng.random() < 0.15 else f"{a} {o} {b} = {value}")
+    return "\n".join(lines) + "\n"
 
 
 CODE_ASKS = ["Write a Python function that {ask}.", "Write a function that {ask}.", "Please write a Python function that {ask}.",
@@ -262,7 +272,7 @@ def lists(rng):
 
 
 SYSTEMS = ["You are a helpful assistant.", "You are Splash nano, a small assistant.", "You are a coding assistant.", "Answer briefly.", "You are a Python expert."]
-PARTS = [(arithmetic, 0.26), (code, 0.36), (fact, 0.10), (copying, 0.08), (json_answer, 0.06), (lists, 0.06)]
+PARTS = [(arithmetic, 0.40), (code, 0.36), (fact, 0.08), (copying, 0.08), (json_answer, 0.06), (lists, 0.06)]
 
 
 def conversation(rng):

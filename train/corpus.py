@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents of the training corpus and their packing into windows of token ids.
 
 A document is (kind, text, spans): spans is None when every token is learned, or the
@@ -21,7 +22,8 @@ import pyfunctions
 import template
 
 WINDOW = 512                          # positions per training window
-CHAT_SHARE, CODE_SHARE = 0.47, 0.27   # of the documents' characters, by kind
+CHAT_SHARE, CODE_SHARE, DRILL_SHARE = 0.52, 0.32, 0.025   # of the documents' characters
+GSM8K_SHARE, MANUAL_SHARE = 0.4, 0.3                      # of those sources
 SKIP_FOLDERS = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo", "encodings", "pydoc_data")
 
 
@@ -94,16 +96,18 @@ def documents(characters, seed, prompts, gsm8k=None, manual=None):
     """All documents in random order; `characters` is the wanted total size."""
     rng = random.Random(seed)
     docs = [("library", t, None) for t in library_documents() if not withheld(t)]
-    docs += [("manual", t, None) for t in manual_documents(manual) if not withheld(t)]
-    docs += [("gsm8k", *chat_document(m)) for m in gsm8k_documents(gsm8k, rng)]
+    docs += [("manual", t, None) for t in manual_documents(manual)
+             if not withheld(t) and rng.random() < MANUAL_SHARE]
+    docs += [("gsm8k", *chat_document(m)) for m in gsm8k_documents(gsm8k, rng) if rng.random() < GSM8K_SHARE]
     rng.shuffle(docs)
-    for share, kind in ((CHAT_SHARE, "chat"), (CODE_SHARE, "code")):
+    for share, kind in ((CHAT_SHARE, "chat"), (CODE_SHARE, "code"), (DRILL_SHARE, "drill")):
         size = 0
         while size < share * characters:
             if kind == "chat":
                 text, spans = chat_document(*chatdata.conversation(rng))
             else:
-                text, spans = pyfunctions.completion_text(rng), None
+                maker = pyfunctions.completion_text if kind == "code" else chatdata.drill
+                text, spans = maker(rng), None
             if not any(p in text for p in prompts):
                 docs.append((kind, text, spans))
                 size += len(text)

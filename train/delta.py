@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gated delta rule and causal convolution for training on a CPU.
 
 The recurrence of one value head (state S is [d key, d value], decay exp(g)):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DFlash 2 draft network: shapes, forward pass, selector, walk, export.
 
 A draft proposes the next seven tokens of its target in one pass over a block of eight rows

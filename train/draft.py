@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train nano's DFlash 2 draft: sample answers from the target, fit the draft, measure tau, export.
 
     python train/draft.py --target CHECKPOINT --work DIR --out DIR [--minutes 20]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop: a wall-clock budget, resumable, with a quantisation-aware tail."""
 
 import os
@@ -12,7 +13,7 @@ import model
 import optim
 import quant
 
-WARM, DECAY, TAIL = 0.015, 0.40, 0.87   # fractions of the budget: warm-up end, decay start, 4-bit start
+WARM, DECAY, TAIL = 0.015, 0.27, 0.87   # fractions of the budget: warm-up end, decay start, 4-bit start
 FLOOR = 0.03                            # last learning rate as a fraction of the first
 CHECKPOINT_SECONDS, EXPORT_SECONDS = 300, 1200
 
@@ -77,8 +78,11 @@ def train(work, minutes, batch, export, compiled=True, until=None):
     if os.path.exists(state_path):
         state = torch.load(state_path, weights_only=True)
         net.load_state_dict(state["net"])
-        muon.load_state_dict(state["muon"])
-        adam.load_state_dict(state["adam"])
+        for name, optimiser in (("muon", muon), ("adam", adam)):
+            bases = [group["base"] for group in optimiser.param_groups]
+            optimiser.load_state_dict(state[name])
+            for group, base in zip(optimiser.param_groups, bases):
+                group["base"] = base          # rates come from the code, not from the file
         step, spent = state["step"], state["spent"]
     if compiled:
         compile_layers(net)

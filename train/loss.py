@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross entropy over a large vocabulary that never keeps the logits."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the byte-level BPE tokenizer and write its two files."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of `nano`, construction of the network and export of its checkpoint."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the nano checkpoint: corpus -> tokenizer -> training -> 4-bit tail -> export.
 
     python train/nano.py --work DIR --out DIR --minutes 95
@@ -29,7 +30,7 @@ def arguments():
     p.add_argument("--work", required=True, help="folder for the corpus, the optimiser state and the log")
     p.add_argument("--out", required=True, help="folder of the exported checkpoint")
     p.add_argument("--minutes", type=float, default=95, help="training time; the schedule is fitted to it")
-    p.add_argument("--characters", type=int, default=56_000_000, help="size of the corpus")
+    p.add_argument("--characters", type=int, default=30_000_000, help="size of the corpus")
     p.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--gsm8k", help="GSM8K train.jsonl (optional)")

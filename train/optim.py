@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Muon for the matrices of the layers, AdamW for everything else."""
 
 import torch
@@ -57,9 +58,9 @@ def make(net, scale=1.0):
             matrices.append(p)
         else:
             rest.append(p)
-    muon = Muon([{"params": matrices}], lr=0.015 * scale)
-    adam = torch.optim.AdamW([{"params": embedding, "lr": 4e-3 * scale}, {"params": head, "lr": 2e-3 * scale},
-                              {"params": rest, "lr": 3e-3 * scale}], betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    muon = Muon([{"params": matrices}], lr=0.008 * scale)
+    adam = torch.optim.AdamW([{"params": embedding, "lr": 2.5e-3 * scale}, {"params": head, "lr": 1.2e-3 * scale},
+                              {"params": rest, "lr": 2e-3 * scale}], betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for optimiser in (muon, adam):
         for group in optimiser.param_groups:
             group["base"] = group["lr"]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random simple Python functions with docstrings, built from pyspecs.txt."""
 
 import os

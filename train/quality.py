@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Score a checkpoint on models/nano/quality_prompts.jsonl with greedy decoding.
 
     python train/quality.py CHECKPOINT [--full-precision] [--show]

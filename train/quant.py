@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Affine 4-bit quantisation in groups of 64 inputs, as the packages store it."""
 
 import torch

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # One command for the nano checkpoint: virtual environment, corpus, tokenizer, training, 4-bit tail, export.
 # usage: train/run.sh WORK_DIR OUT_DIR [MINUTES]   (set GSM8K and MANUAL to the optional sources)
 set -eu

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quick checks of the data generators, the packing, the delta rule and the draft's mask."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rendering of conversations with chat_template.jinja and the mask of learned tokens."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random conversations with tools: schemas, requests that fix the arguments, results."""
 
 import json
