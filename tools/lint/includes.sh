@@ -19,7 +19,7 @@ src/text     base text
 src/pack     base model pack
 src/api      base model kernels sample step cache sched engine text pack api splash.h
 server       server splash.h base/compiler.h base/json.h base/dynbuf.h base/log.h base/clock.h base/status.h
-cli          cli server base/compiler.h splash.h bench/bench.h base/json.h base/dynbuf.h base/log.h base/clock.h base/status.h
+cli          cli server base/compiler.h base/file_map.h base/hash.h splash.h bench/bench.h base/json.h base/dynbuf.h base/log.h base/clock.h base/status.h
 include      none
 '
 list_files '^(src|server|cli|include)/.*\.[ch]$' | xargs grep -n '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' /dev/null |
