@@ -36,8 +36,8 @@ typedef struct renderer {
     const spl_chat_options *options;
     const json_t *messages;
     spl_chat_rendering *out;
-    spl_buf content;                /* the message being rendered, before trimming */
-    spl_chat_placeholder *marks;    /* placeholders in `content` */
+    spl_buf content;             /* the message being rendered, before trimming */
+    spl_chat_placeholder *marks; /* placeholders in `content` */
     size_t n_marks, mark_capacity;
     unsigned n_images, n_videos;
     spl_error *err;
@@ -294,8 +294,8 @@ static spl_status render_call(renderer *r, size_t message, const json_t *call, c
     (void)spl_buf_append(&r->out->text, json_string_value(name), json_string_length(name));
     emit(r, ">\n");
     const json_t *arguments = json_object_get(call, "arguments");
-    bool skip = !arguments || (r->kind == SPL_CHAT_QWEN3_8 && json_is_string(arguments) &&
-                               json_string_length(arguments) == 0);
+    bool skip =
+        !arguments || (r->kind == SPL_CHAT_QWEN3_8 && json_is_string(arguments) && json_string_length(arguments) == 0);
     if (!skip && !json_is_object(arguments)) return complain(r, message, "Tool call arguments must be an object.");
     const char *key;
     json_t *value;

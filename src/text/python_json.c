@@ -18,7 +18,7 @@ static int split_scientific(const char *text, char digits[24], int *exponent) {
         if (*text >= '0' && *text <= '9' && n < 20) digits[n++] = *text;
     }
     digits[n] = '\0';
-    *exponent = *text ? atoi(text + 1) : 0;
+    *exponent = *text ? (int)strtol(text + 1, NULL, 10) : 0;
     return n;
 }
 
@@ -124,23 +124,15 @@ static spl_status dump(spl_buf *out, const json_t *value, int depth) {
     if (depth > SPL_JSON_MAX_DEPTH && out->status == SPL_OK) out->status = SPL_E_LIMIT;
     if (out->status != SPL_OK) return out->status;
     switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return dump_object(out, value, depth);
-    case JSON_ARRAY:
-        return dump_array(out, value, depth);
-    case JSON_STRING:
-        return spl_python_json_string(out, json_string_value(value), json_string_length(value));
-    case JSON_INTEGER:
-        return spl_buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-    case JSON_REAL:
-        return spl_python_float(out, json_real_value(value));
-    case JSON_TRUE:
-        return spl_buf_puts(out, "true");
-    case JSON_FALSE:
-        return spl_buf_puts(out, "false");
+    case JSON_OBJECT: return dump_object(out, value, depth);
+    case JSON_ARRAY: return dump_array(out, value, depth);
+    case JSON_STRING: return spl_python_json_string(out, json_string_value(value), json_string_length(value));
+    case JSON_INTEGER: return spl_buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    case JSON_REAL: return spl_python_float(out, json_real_value(value));
+    case JSON_TRUE: return spl_buf_puts(out, "true");
+    case JSON_FALSE: return spl_buf_puts(out, "false");
     case JSON_NULL:
-    default:
-        return spl_buf_puts(out, "null");
+    default: return spl_buf_puts(out, "null");
     }
 }
 
@@ -148,15 +140,10 @@ spl_status spl_python_json(spl_buf *out, const json_t *value) { return dump(out,
 
 spl_status spl_python_str(spl_buf *out, const json_t *value) {
     switch (json_typeof(value)) {
-    case JSON_TRUE:
-        return spl_buf_puts(out, "True");
-    case JSON_FALSE:
-        return spl_buf_puts(out, "False");
-    case JSON_NULL:
-        return spl_buf_puts(out, "None");
-    case JSON_STRING:
-        return spl_buf_append(out, json_string_value(value), json_string_length(value));
-    default:
-        return spl_python_json(out, value);
+    case JSON_TRUE: return spl_buf_puts(out, "True");
+    case JSON_FALSE: return spl_buf_puts(out, "False");
+    case JSON_NULL: return spl_buf_puts(out, "None");
+    case JSON_STRING: return spl_buf_append(out, json_string_value(value), json_string_length(value));
+    default: return spl_python_json(out, value);
     }
 }

@@ -33,13 +33,13 @@ struct spl_reply_parser {
     spl_reply_fn receive;
     void *context;
     state state;
-    state before_call;  /* where to go back to when a call turns out to be none */
-    bool final;         /* no more text will come */
-    spl_status status;  /* the first failure; sticky */
-    spl_buf input;      /* undecided text */
-    spl_buf space;      /* white space that counts only if visible text follows */
-    bool seen_content;  /* visible answer text was emitted */
-    bool space_is_old;  /* a call came after the white space began */
+    state before_call; /* where to go back to when a call turns out to be none */
+    bool final;        /* no more text will come */
+    spl_status status; /* the first failure; sticky */
+    spl_buf input;     /* undecided text */
+    spl_buf space;     /* white space that counts only if visible text follows */
+    bool seen_content; /* visible answer text was emitted */
+    bool space_is_old; /* a call came after the white space began */
     bool seen_reasoning;
     unsigned n_calls;
     char *tool;         /* name of the current call; malloc'ed */
@@ -359,19 +359,13 @@ static size_t step_after_call(spl_reply_parser *p, const char *text, size_t n) {
 static size_t step(spl_reply_parser *p, const char *text, size_t n) {
     switch (p->state) {
     case REASONING:
-    case TEXT:
-        return step_text(p, text, n);
-    case NAME:
-        return step_name(p, text, n);
-    case BODY:
-        return step_body(p, text, n);
-    case PARAMETER:
-        return step_parameter(p, text, n);
-    case VALUE:
-        return step_value(p, text, n);
+    case TEXT: return step_text(p, text, n);
+    case NAME: return step_name(p, text, n);
+    case BODY: return step_body(p, text, n);
+    case PARAMETER: return step_parameter(p, text, n);
+    case VALUE: return step_value(p, text, n);
     case AFTER_CALL:
-    default:
-        return step_after_call(p, text, n);
+    default: return step_after_call(p, text, n);
     }
 }
 

@@ -35,9 +35,9 @@ typedef struct spl_reply_delta {
 typedef spl_status (*spl_reply_fn)(void *context, const spl_reply_delta *delta);
 
 typedef struct spl_reply_options {
-    bool opens_thinking;  /* the prompt left a think block open: the reply begins with reasoning */
-    bool parse_calls;     /* false: call tags are ordinary text */
-    const json_t *tools;  /* schemas for argument types; may be NULL; must outlive the parser */
+    bool opens_thinking; /* the prompt left a think block open: the reply begins with reasoning */
+    bool parse_calls;    /* false: call tags are ordinary text */
+    const json_t *tools; /* schemas for argument types; may be NULL; must outlive the parser */
 } spl_reply_options;
 
 typedef struct spl_reply_parser spl_reply_parser;

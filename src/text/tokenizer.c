@@ -78,8 +78,8 @@ static spl_status encode_piece(encoder *e, const char *piece, size_t n_bytes) {
 static int match_from(const encoder *e, const char *text, size_t n_bytes, size_t at) {
     const spl_tokenizer *t = e->t;
     if (t->jit) {
-        int rc = pcre2_jit_match(t->pattern, (PCRE2_SPTR)text, n_bytes, at, PCRE2_NO_UTF_CHECK, e->match,
-                                 t->match_context);
+        int rc =
+            pcre2_jit_match(t->pattern, (PCRE2_SPTR)text, n_bytes, at, PCRE2_NO_UTF_CHECK, e->match, t->match_context);
         if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
     }
     return pcre2_match(t->pattern, (PCRE2_SPTR)text, n_bytes, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match,
@@ -217,8 +217,8 @@ spl_status spl_tokenizer_encode(const spl_tokenizer *t, const char *text, size_t
     e.match = pcre2_match_data_create(1, NULL);
     if (!e.match) return spl_fail(err, SPL_E_NOMEM, "no memory to tokenise");
     if (n_bytes >= CACHE_FROM_BYTES) e.cache = calloc(CACHE_SLOTS, sizeof *e.cache);
-    spl_status st = parse_added ? split_added(&e, &t->raw, text, n_bytes, encode_stretch)
-                                : encode_stretch(&e, text, n_bytes);
+    spl_status st =
+        parse_added ? split_added(&e, &t->raw, text, n_bytes, encode_stretch) : encode_stretch(&e, text, n_bytes);
     if (st != SPL_OK) out->n_ids = n_before;
     pcre2_match_data_free(e.match);
     spl_bpe_work_free(&e.work);

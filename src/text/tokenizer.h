@@ -49,8 +49,8 @@ void spl_tokenizer_close(spl_tokenizer *t); /* accepts NULL */
 spl_status spl_tokenizer_encode(const spl_tokenizer *t, const char *text, size_t n_bytes, bool parse_added,
                                 spl_token_list *out, spl_error *err);
 
-/* Raw bytes of a token (an added token: its text), not NUL-terminated, owned by the tokenizer; NULL for an id that names
- * no token. *special (may be NULL) tells whether decoding hides it on request. */
+/* Raw bytes of a token (an added token: its text), not NUL-terminated, owned by the tokenizer; NULL for an id that
+ * names no token. *special (may be NULL) tells whether decoding hides it on request. */
 const char *spl_tokenizer_bytes(const spl_tokenizer *t, uint32_t id, size_t *n_bytes, bool *special);
 /* The id of the added token with exactly this text. */
 bool spl_tokenizer_find(const spl_tokenizer *t, const char *added_token_text, uint32_t *id);

@@ -29,8 +29,8 @@ static const struct {
      "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"},
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" SPACE
-     "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACE "]*[\\r\\n]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"},
+     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*|[" SPACE
+     "]*[\\r\\n]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"},
 };
 
 static spl_status unsupported(loader *l, const char *what) {
@@ -110,8 +110,7 @@ static spl_status read_pipeline(loader *l, const json_t *root) {
     const json_t *post = json_object_get(root, "post_processor");
     if (post && !json_is_null(post) && !has_type(post, "ByteLevel"))
         return unsupported(l, "'post_processor' must be null or ByteLevel");
-    if (!has_type(json_object_get(root, "decoder"), "ByteLevel"))
-        return unsupported(l, "'decoder' must be ByteLevel");
+    if (!has_type(json_object_get(root, "decoder"), "ByteLevel")) return unsupported(l, "'decoder' must be ByteLevel");
     return read_pre_tokenizer(l, root);
 }
 
@@ -478,7 +477,8 @@ spl_status spl_tokenizer_parse(spl_tokenizer **out, const char *json, size_t n_b
     if (st == SPL_OK) st = read_model(&l, root);
     if (st == SPL_OK) st = read_added(&l, root);
     if (st == SPL_OK && config)
-        st = spl_json_parse(&side, config, n_config_bytes, SPL_TOKENIZER_MAX_CONFIG_BYTES, "tokenizer_config.json", err);
+        st =
+            spl_json_parse(&side, config, n_config_bytes, SPL_TOKENIZER_MAX_CONFIG_BYTES, "tokenizer_config.json", err);
     if (st == SPL_OK && side) st = read_config(&l, side);
     if (st == SPL_OK) st = build_index(&l, &l.t->raw, false);
     if (st == SPL_OK) st = build_index(&l, &l.t->normalized, true);

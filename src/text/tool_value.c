@@ -18,8 +18,8 @@ static unsigned type_by_name(const char *name) {
     static const struct {
         const char *name;
         unsigned type;
-    } types[] = {{"string", SPL_TYPE_STRING}, {"number", SPL_TYPE_NUMBER}, {"integer", SPL_TYPE_NUMBER},
-                 {"boolean", SPL_TYPE_BOOLEAN}, {"null", SPL_TYPE_NULL},  {"object", SPL_TYPE_OBJECT},
+    } types[] = {{"string", SPL_TYPE_STRING},   {"number", SPL_TYPE_NUMBER}, {"integer", SPL_TYPE_NUMBER},
+                 {"boolean", SPL_TYPE_BOOLEAN}, {"null", SPL_TYPE_NULL},     {"object", SPL_TYPE_OBJECT},
                  {"array", SPL_TYPE_ARRAY}};
     for (size_t i = 0; name && i < SPL_COUNT(types); i++) {
         if (strcmp(name, types[i].name) == 0) return types[i].type;
@@ -81,8 +81,8 @@ static unsigned own_types(walk *w, const json_t *schema, int depth) {
         for (size_t i = 0; i < json_array_size(values); i++) types |= type_of_value(json_array_get(values, i));
         if (value) types |= type_of_value(value);
     } else {
-        types = union_of(w, json_object_get(schema, "anyOf"), depth) |
-                union_of(w, json_object_get(schema, "oneOf"), depth);
+        types =
+            union_of(w, json_object_get(schema, "anyOf"), depth) | union_of(w, json_object_get(schema, "oneOf"), depth);
     }
     return types ? types : SPL_TYPE_ANY;
 }
@@ -183,7 +183,10 @@ static int32_t read_hex(reader *r) {
     if (r->end - r->p < 4) return -1;
     for (int i = 0; i < 4; i++) {
         char c = *r->p++;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
         if (digit < 0) return -1;
         value = value * 16 + digit;
     }

@@ -106,10 +106,8 @@ bool spl_unicode_word(uint32_t cp) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default:
-        return false;
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return false;
     }
 }
 
@@ -147,10 +145,8 @@ static bool may_join_left(uint32_t cp) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_CN:
-        return true;
-    default:
-        return false;
+    case UTF8PROC_CATEGORY_CN: return true;
+    default: return false;
     }
 }
 
@@ -161,9 +157,8 @@ static bool is_inert(uint32_t cp) {
     char text[5] = {0};
     size_t n = spl_utf8_put(text, cp);
     utf8proc_int32_t codes[NFC_DECOMPOSED_MAX];
-    utf8proc_ssize_t count =
-        utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, codes, NFC_DECOMPOSED_MAX,
-                           UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t count = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, codes,
+                                                NFC_DECOMPOSED_MAX, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     if (count < 1 || count > NFC_DECOMPOSED_MAX) return false;
     count = utf8proc_normalize_utf32(codes, count, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     return count == 1 && (uint32_t)codes[0] == cp;
@@ -250,8 +245,9 @@ static spl_status normalise_stretch(spl_buf *out, const char *p, size_t n_bytes,
         (void)spl_utf8_next(p + i, n_bytes - i, &used, &cp);
         i += used;
         int boundary = 0;
-        utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)cp, codes + n, (utf8proc_ssize_t)(capacity - n),
-                                                       UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+        utf8proc_ssize_t got =
+            utf8proc_decompose_char((utf8proc_int32_t)cp, codes + n, (utf8proc_ssize_t)(capacity - n),
+                                    UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
         fine = got > 0 && (size_t)got <= capacity - n;
         if (fine) n += (size_t)got;
     }

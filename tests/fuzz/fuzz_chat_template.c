@@ -28,8 +28,8 @@ static void render(const json_t *q, spl_chat_kind kind, spl_chat_rendering *r) {
                                 .reasoning_effort = json_string_value(json_object_get(o, "reasoning_effort")),
                                 .add_vision_id = json_is_true(json_object_get(o, "add_vision_id")),
                                 .add_generation_prompt = json_is_true(json_object_get(o, "add_generation_prompt"))};
-    spl_status st = spl_chat_template_render(kind, json_object_get(q, "messages"), json_object_get(q, "tools"), &options,
-                                             r, &err);
+    spl_status st =
+        spl_chat_template_render(kind, json_object_get(q, "messages"), json_object_get(q, "tools"), &options, r, &err);
     if (st != SPL_OK) {
         check(err.text[0] != '\0' && err.code == st);
         return;

@@ -63,7 +63,8 @@ static void run(const char *text, size_t n_bytes, unsigned flags, size_t step, c
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     static const char tools_text[] =
         "[{\"function\":{\"name\":\"f\",\"parameters\":{\"$defs\":{\"r\":{\"$ref\":\"#/$defs/r\"}},\"properties\":{"
-        "\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":[\"object\","
+        "\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":["
+        "\"object\","
         "\"null\",\"string\"]},\"r\":{\"$ref\":\"#/$defs/r\"}}}}}]";
     if (n_bytes < 2 || n_bytes > 1 << 20) return 0;
     json_t *tools = json_loads(tools_text, 0, NULL);

@@ -91,7 +91,8 @@ static spl_status collect(void *context, const spl_reply_delta *d) {
     json_t *item = json_array();
     json_array_append_new(item, json_string(names[d->kind]));
     json_array_append_new(item, json_integer(d->call));
-    json_array_append_new(item, d->kind == SPL_REPLY_CALL_END ? json_boolean(d->complete) : text_value(d->text, d->n_bytes));
+    json_array_append_new(item,
+                          d->kind == SPL_REPLY_CALL_END ? json_boolean(d->complete) : text_value(d->text, d->n_bytes));
     json_array_append_new(list, item);
     return SPL_OK;
 }
@@ -152,8 +153,8 @@ static json_t *op_speed(const spl_tokenizer *t, const json_t *q) {
     double seconds = (double)(spl_now_ns() - start) * 1e-9;
     free(text);
     if (st != SPL_OK) return failure(&err);
-    json_t *answer = json_pack("{s:f, s:I, s:I}", "seconds", seconds, "bytes", (json_int_t)n, "tokens",
-                               (json_int_t)list.n_ids);
+    json_t *answer =
+        json_pack("{s:f, s:I, s:I}", "seconds", seconds, "bytes", (json_int_t)n, "tokens", (json_int_t)list.n_ids);
     spl_token_list_free(&list);
     return answer;
 }

@@ -35,8 +35,9 @@ static spl_chat_options read_options(const json_t *o) {
 
 static void test_described_renderings(void **state) {
     (void)state;
-    static const char turns[] = "[{'role':'user','content':'hi'},{'role':'assistant','content':'a','reasoning_content':'r'},"
-                                "{'role':'user','content':'hi'}]";
+    static const char turns[] =
+        "[{'role':'user','content':'hi'},{'role':'assistant','content':'a','reasoning_content':'r'},"
+        "{'role':'user','content':'hi'}]";
     static const char calls[] =
         "[{'role':'user','content':'hi'},{'role':'assistant','reasoning_content':'r','tool_calls':["
         "{'type':'function','function':{'name':'f','arguments':{'a':'x','b':1,'c':true,'d':null,'e':[1,'y']}}},"
@@ -52,14 +53,16 @@ static void test_described_renderings(void **state) {
         {turns, "{'reasoning_effort':'medium'}", TURNS("<think>\nr\n</think>\n\n")},
         {turns, "{'reasoning_effort':'medium','preserve_thinking':false}", TURNS("")},
         {turns, "{'reasoning_effort':'medium','preserve_thinking':null}", TURNS("")},
-        {"[{'role':'user','content':[{'type':'image'},{'type':'text','text':'what'}]}]", "{'reasoning_effort':'medium'}",
+        {"[{'role':'user','content':[{'type':'image'},{'type':'text','text':'what'}]}]",
+         "{'reasoning_effort':'medium'}",
          "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>what<|im_end|>\n" ON},
         {calls, "{'reasoning_effort':'medium'}",
-         HI "<|im_start|>assistant\n<think>\nr\n</think>\n\n<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n"
-            "<parameter=b>\n1\n</parameter>\n<parameter=c>\ntrue\n</parameter>\n<parameter=d>\nnull\n</parameter>\n"
-            "<parameter=e>\n[1, \"y\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n"
-            "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nout\n</tool_response>\n<tool_response>\nout\n"
-            "</tool_response><|im_end|>\n" ON},
+         HI
+         "<|im_start|>assistant\n<think>\nr\n</think>\n\n<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n"
+         "<parameter=b>\n1\n</parameter>\n<parameter=c>\ntrue\n</parameter>\n<parameter=d>\nnull\n</parameter>\n"
+         "<parameter=e>\n[1, \"y\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=g>\n</function>\n"
+         "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nout\n</tool_response>\n<tool_response>\nout\n"
+         "</tool_response><|im_end|>\n" ON},
     };
     for (size_t i = 0; i < SPL_COUNT(cases); i++) {
         char text[2][2000];
@@ -127,19 +130,20 @@ static void test_stored_renderings(void **state) {
 
 static void test_placeholders(void **state) {
     (void)state;
-    json_t *messages = json_pack("[{s:s,s:[{s:s},{s:s},{s:s},{s:s}]},{s:s,s:[{s:s}]},{s:s,s:s}]", "role", "user", "content",
-                                 "text", " \n<|image_pad|>", "type", "image", "text", "x", "video", "v", "role", "tool",
-                                 "content", "image", "i", "role", "user", "content", "<|image_pad|>");
+    json_t *messages = json_pack("[{s:s,s:[{s:s},{s:s},{s:s},{s:s}]},{s:s,s:[{s:s}]},{s:s,s:s}]", "role", "user",
+                                 "content", "text", " \n<|image_pad|>", "type", "image", "text", "x", "video", "v",
+                                 "role", "tool", "content", "image", "i", "role", "user", "content", "<|image_pad|>");
     assert_non_null(messages);
     spl_error err;
     spl_chat_rendering r;
     spl_chat_options options = {.add_vision_id = true};
     spl_chat_rendering_init(&r);
     assert_int_equal(spl_chat_template_render(SPL_CHAT_QWEN3_6, messages, NULL, &options, &r, &err), SPL_OK);
-    assert_string_equal(r.text.data, "<|im_start|>user\n<|image_pad|>Picture 1: <|vision_start|><|image_pad|><|vision_end|>x"
-                                     "Video 1: <|vision_start|><|video_pad|><|vision_end|><|im_end|>\n<|im_start|>user\n"
-                                     "<tool_response>\nPicture 2: <|vision_start|><|image_pad|><|vision_end|>\n"
-                                     "</tool_response><|im_end|>\n<|im_start|>user\n<|image_pad|><|im_end|>\n");
+    assert_string_equal(r.text.data,
+                        "<|im_start|>user\n<|image_pad|>Picture 1: <|vision_start|><|image_pad|><|vision_end|>x"
+                        "Video 1: <|vision_start|><|video_pad|><|vision_end|><|im_end|>\n<|im_start|>user\n"
+                        "<tool_response>\nPicture 2: <|vision_start|><|image_pad|><|vision_end|>\n"
+                        "</tool_response><|im_end|>\n<|im_start|>user\n<|image_pad|><|im_end|>\n");
     static const struct {
         uint32_t message, item;
         bool video;
@@ -189,10 +193,22 @@ static void test_floats(void **state) {
     static const struct {
         double value;
         const char *text;
-    } cases[] = {{0.0, "0.0"}, {-0.0, "-0.0"}, {1.0, "1.0"}, {0.1, "0.1"}, {1e15, "1000000000000000.0"}, {1e16, "1e+16"},
-                 {1e-4, "0.0001"}, {1e-5, "1e-05"}, {5e-324, "5e-324"}, {1.7976931348623157e308, "1.7976931348623157e+308"},
-                 {123456.789, "123456.789"}, {-2.5e-7, "-2.5e-07"}, {7.291122019556398e-304, "7.291122019556398e-304"},
-                 {9007199254740993.0, "9007199254740992.0"}, {100.0, "100.0"}, {1e22, "1e+22"}};
+    } cases[] = {{0.0, "0.0"},
+                 {-0.0, "-0.0"},
+                 {1.0, "1.0"},
+                 {0.1, "0.1"},
+                 {1e15, "1000000000000000.0"},
+                 {1e16, "1e+16"},
+                 {1e-4, "0.0001"},
+                 {1e-5, "1e-05"},
+                 {5e-324, "5e-324"},
+                 {1.7976931348623157e308, "1.7976931348623157e+308"},
+                 {123456.789, "123456.789"},
+                 {-2.5e-7, "-2.5e-07"},
+                 {7.291122019556398e-304, "7.291122019556398e-304"},
+                 {9007199254740993.0, "9007199254740992.0"},
+                 {100.0, "100.0"},
+                 {1e22, "1e+22"}};
     for (size_t i = 0; i < SPL_COUNT(cases); i++) {
         spl_buf out;
         spl_buf_init(&out, 100);
@@ -204,8 +220,10 @@ static void test_floats(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_described_renderings), cmocka_unit_test(test_stored_renderings),
-        cmocka_unit_test(test_placeholders),         cmocka_unit_test(test_limits_and_names),
+        cmocka_unit_test(test_described_renderings),
+        cmocka_unit_test(test_stored_renderings),
+        cmocka_unit_test(test_placeholders),
+        cmocka_unit_test(test_limits_and_names),
         cmocka_unit_test(test_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -138,10 +138,30 @@ static void test_minify(void **state) {
         {" { \"a\" : [ 1 , 2.50 , -0 , 1E5 ] } ", SPL_TYPE_OBJECT, "{\"a\":[1,2.50,-0,1E5]}"},
         {"\"\\u00e9\\ud83d\\ude00\\u001f\\/\\n\"", SPL_TYPE_STRING, "\"\xc3\xa9\xf0\x9f\x98\x80\\u001f/\\n\""},
         {"12345678901234567890123", SPL_TYPE_NUMBER, "12345678901234567890123"},
-        {"null", SPL_TYPE_NULL, "null"}, {"false", SPL_TYPE_BOOLEAN, "false"}, {"[]", SPL_TYPE_ARRAY, "[]"},
-        {"", 0, ""}, {" ", 0, ""}, {"01", 0, ""}, {"1.", 0, ""}, {".5", 0, ""}, {"1e", 0, ""}, {"-", 0, ""}, {"nul", 0, ""},
-        {"[1 2]", 0, ""}, {"{\"a\"}", 0, ""}, {"{a:1}", 0, ""}, {"\"\\ud800\"", 0, ""}, {"\"\\udc00\"", 0, ""}, {"\"a\nb\"", 0, ""},
-        {"\"\\x\"", 0, ""}, {"[1],", 0, ""}, {"1e400", 0, ""}, {"NaN", 0, ""}, {"[", 0, ""}, {"\"", 0, ""}, {"\"\\u12\"", 0, ""},
+        {"null", SPL_TYPE_NULL, "null"},
+        {"false", SPL_TYPE_BOOLEAN, "false"},
+        {"[]", SPL_TYPE_ARRAY, "[]"},
+        {"", 0, ""},
+        {" ", 0, ""},
+        {"01", 0, ""},
+        {"1.", 0, ""},
+        {".5", 0, ""},
+        {"1e", 0, ""},
+        {"-", 0, ""},
+        {"nul", 0, ""},
+        {"[1 2]", 0, ""},
+        {"{\"a\"}", 0, ""},
+        {"{a:1}", 0, ""},
+        {"\"\\ud800\"", 0, ""},
+        {"\"\\udc00\"", 0, ""},
+        {"\"a\nb\"", 0, ""},
+        {"\"\\x\"", 0, ""},
+        {"[1],", 0, ""},
+        {"1e400", 0, ""},
+        {"NaN", 0, ""},
+        {"[", 0, ""},
+        {"\"", 0, ""},
+        {"\"\\u12\"", 0, ""},
         {"tru\0e", 0, ""},
     };
     for (size_t i = 0; i < SPL_COUNT(cases); i++) {
@@ -158,9 +178,12 @@ static void test_minify(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),       cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_calls),   cmocka_unit_test(test_unfinished),
-        cmocka_unit_test(test_receiver_failure), cmocka_unit_test(test_minify),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_calls),
+        cmocka_unit_test(test_unfinished),
+        cmocka_unit_test(test_receiver_failure),
+        cmocka_unit_test(test_minify),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

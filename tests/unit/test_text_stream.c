@@ -25,7 +25,10 @@ static const struct {
     {"\xf0\x80\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
     {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
     {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
-    {"\xff" "a\xfe", "\xef\xbf\xbd" "a\xef\xbf\xbd"},
+    {"\xff"
+     "a\xfe",
+     "\xef\xbf\xbd"
+     "a\xef\xbf\xbd"},
     {"\xe0\x9f\xbf", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
     {"\xe0\xa0", "\xef\xbf\xbd"},
 };
@@ -143,13 +146,14 @@ static void check_stop(const spl_stop_set *set, const char *const *strings, size
 static void test_stop_strings(void **state) {
     (void)state;
     static const char *const sets[][4] = {
-        {"stop", NULL, NULL, NULL}, {"abcd", "bc", NULL, NULL},     {"aab", "ab", "b", NULL}, {"abab", "baba", "bb", NULL},
-        {"\n\n", "###", "END", NULL}, {"\xc3\xa9", "\xe2\x82\xac", NULL, NULL}, {"aaa", "aaaa", NULL, NULL},
-        {"ababac", "abac", "xab", NULL},
+        {"stop", NULL, NULL, NULL},   {"abcd", "bc", NULL, NULL},      {"aab", "ab", "b", NULL},
+        {"abab", "baba", "bb", NULL}, {"\n\n", "###", "END", NULL},    {"\xc3\xa9", "\xe2\x82\xac", NULL, NULL},
+        {"aaa", "aaaa", NULL, NULL},  {"ababac", "abac", "xab", NULL},
     };
-    static const char *const texts[] = {"",         "stop",  "nonstop",   "sto",      "stostop", "abcd",     "xabcx",
-                                        "aaaaab",   "ababab", "bbaababa", "a\nb\n\nc", "##END#",  "E\xc3\xa8\xc3\xa9",
-                                        "\xe2\x82", "aaaaa", "abababac", "xxababacab"};
+    static const char *const texts[] = {
+        "",          "stop",     "nonstop",   "sto",    "stostop",           "abcd",     "xabcx", "aaaaab",
+        "ababab",    "bbaababa", "a\nb\n\nc", "##END#", "E\xc3\xa8\xc3\xa9", "\xe2\x82", "aaaaa", "abababac",
+        "xxababacab"};
     for (size_t i = 0; i < SPL_COUNT(sets); i++) {
         spl_error err;
         spl_stop_set *set;

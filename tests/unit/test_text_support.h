@@ -26,9 +26,12 @@ enum { ADDED_FIRST = 1000 };
 static inline void small_spell(unsigned byte, char out[5]) {
     static const unsigned gaps[] = {0x21, 0x7f, 0xa1, 0xad, 0xae};
     unsigned code = byte;
-    if (byte < gaps[0]) code = 256 + byte;
-    else if (byte >= gaps[1] && byte < gaps[2]) code = 256 + 0x21 + byte - gaps[1];
-    else if (byte == gaps[3]) code = 256 + 0x21 + 0x22;
+    if (byte < gaps[0])
+        code = 256 + byte;
+    else if (byte >= gaps[1] && byte < gaps[2])
+        code = 256 + 0x21 + byte - gaps[1];
+    else if (byte == gaps[3])
+        code = 256 + 0x21 + 0x22;
     memset(out, 0, 5);
     (void)spl_utf8_put(out, code);
 }
@@ -54,15 +57,15 @@ static inline json_t *small_document(const char *const *merges) {
     }
     static const char *const texts[] = {"<|im_end|>", "<think>", "<think>>"};
     for (int i = 0; i < 3; i++)
-        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", ADDED_FIRST + i, "content", texts[i],
-                                               "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
-                                               i == 0));
-    return json_pack("{s:s,s:o,s:{s:s},s:{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b,s:b}]},s:n,s:{s:s},s:{s:s,s:o,s:o}}",
-                     "version", "1.0", "added_tokens", added, "normalizer", "type", "NFC", "pre_tokenizer", "type",
-                     "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", SMALL_PATTERN, "behavior",
-                     "Isolated", "invert", 0, "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 0, "use_regex",
-                     0, "post_processor", "decoder", "type", "ByteLevel", "model", "type", "BPE", "vocab", vocab,
-                     "merges", list);
+        json_array_append_new(added, json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", ADDED_FIRST + i, "content",
+                                               texts[i], "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0,
+                                               "special", i == 0));
+    return json_pack(
+        "{s:s,s:o,s:{s:s},s:{s:s,s:[{s:s,s:{s:s},s:s,s:b},{s:s,s:b,s:b,s:b}]},s:n,s:{s:s},s:{s:s,s:o,s:o}}", "version",
+        "1.0", "added_tokens", added, "normalizer", "type", "NFC", "pre_tokenizer", "type", "Sequence", "pretokenizers",
+        "type", "Split", "pattern", "Regex", SMALL_PATTERN, "behavior", "Isolated", "invert", 0, "type", "ByteLevel",
+        "add_prefix_space", 0, "trim_offsets", 0, "use_regex", 0, "post_processor", "decoder", "type", "ByteLevel",
+        "model", "type", "BPE", "vocab", vocab, "merges", list);
 }
 
 /* Loads a document (and gives it back); the status and error are the caller's to judge. */
