@@ -301,6 +301,19 @@ static spl_status check_capture(const json_t *root, const spl_geometry *g, spl_e
     return SPL_OK;
 }
 
+static spl_status check_draft_layer_types(const json_t *root, spl_error *err) {
+    const json_t *v;
+    size_t i;
+    json_array_foreach(json_object_get(root, "layer_types"), i, v) {
+        const char *type = json_string_value(v);
+        if (!type || strcmp(type, "sliding_attention") != 0)
+            return spl_fail(err, SPL_E_GEOMETRY,
+                            "draft config.json: layer_types[%zu] is '%.40s'; it must be 'sliding_attention'", i,
+                            type ? type : "not a string");
+    }
+    return SPL_OK;
+}
+
 static void draft_fields(field_list *l, const spl_geometry *g) {
     const spl_draft_geometry *d = g->draft;
     l->n = 0;
@@ -345,6 +358,7 @@ spl_status spl_draft_config_check(const char *text, size_t n_bytes, const spl_ge
     if (st == SPL_OK && json_object_get(json_object_get(root, "rope_parameters"), "rope_type"))
         st = check_draft_text(json_object_get(root, "rope_parameters"), "rope_type", "default", err);
     if (st == SPL_OK) st = check_capture(root, g, err);
+    if (st == SPL_OK) st = check_draft_layer_types(root, err);
     const json_t *cap = json_object_get(json_object_get(root, "dflash_config"), "final_logit_softcapping");
     if (st == SPL_OK && cap && !json_is_null(cap))
         st = spl_fail(err, SPL_E_GEOMETRY, "draft config.json: final_logit_softcapping is set; this build has none");

@@ -298,6 +298,8 @@ def test_not_a_checkpoint(tmp_path, refuse):
     (lambda c: c["dflash_config"].update(target_layer_ids=[1, 4]),
      "target_layer_ids has 2 entries; the draft of 'toy' needs 3"),
     (lambda c: c.update(hidden_act="gelu"), "hidden_act is 'gelu'; it must be 'silu'"),
+    (lambda c: c["layer_types"].__setitem__(1, "full_attention"),
+     "layer_types[1] is 'full_attention'; it must be 'sliding_attention'"),
     (lambda c: c.update(architectures=["DFlashDraftModel"]),
      "architecture 'DFlashDraftModel' is not supported; 'DFlash2DraftModel' is"),
     (lambda c: c["dflash_config"].update(final_logit_softcapping=20.0),
