@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A package made of random numbers in anonymous memory, so that a machine without the weights can
- * measure speed with the real byte layout. Codes come from one xorshift stream per tensor; scales
- * are a power of two near the value that keeps a row's dot product of order one. */
+ * measure speed with the real byte layout. Each matrix gets a pool of random tiles (or rows), which
+ * is then copied in runs from random places: filling costs little more than touching the memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,23 +52,38 @@ static void put_scales(uint8_t *scales, uint8_t *biases, uint32_t n, float unit,
     }
 }
 
-static void fill_matrix(uint8_t *to, const spl_tensor_spec *t, uint64_t seed) {
-    uint64_t state = mix(seed ^ 0x5ca1e5u) | 1;
+enum { POOL_BYTES = 1 << 20 };
+
+/* One tile, or one row of the token table, with random codes in place already. */
+static void put_item_scales(uint8_t *item, const spl_tensor_spec *t, uint64_t *state) {
     bool q8 = t->encoding == SPL_ENC_Q8G64_R16;
     float middle = q8 ? 127.5f : 7.5f, deviation = q8 ? 73.9f : 4.61f;
-    float unit = 1.0f / (deviation * sqrtf((float)t->cols));
-    uint64_t row_bytes = t->cols / 2 + t->cols / SPL_GROUP * 4;
-    uint64_t step = t->encoding == SPL_ENC_Q4G64_ROW ? row_bytes : q8 ? SPL_Q8_TILE_BYTES : SPL_Q4_TILE_BYTES;
-    fill_random(to, t->bytes, seed);
-    for (uint64_t at = 0; at < t->bytes; at += step) {
-        if (t->encoding == SPL_ENC_Q4G64_ROW) {
-            uint32_t groups = t->cols / SPL_GROUP;
-            /* Embedding rows of deviation 1/50, as trained tables have. */
-            put_scales(to + at + t->cols / 2, to + at + t->cols / 2 + groups * 2, groups, 0.02f / deviation, middle,
-                       &state);
-        } else {
-            put_scales(to + at, to + at + 32, SPL_ROWS_PER_TILE, unit, middle, &state);
-        }
+    if (t->encoding == SPL_ENC_Q4G64_ROW) {
+        uint32_t groups = t->cols / SPL_GROUP;
+        uint8_t *scales = item + t->cols / 2;
+        /* Embedding rows of deviation 1/50, as trained tables have. */
+        put_scales(scales, scales + 2 * (size_t)groups, groups, 0.02f / deviation, middle, state);
+    } else {
+        put_scales(item, item + 32, SPL_ROWS_PER_TILE, 1.0f / (deviation * sqrtf((float)t->cols)), middle, state);
+    }
+}
+
+static void fill_matrix(uint8_t *to, const spl_tensor_spec *t, uint64_t seed) {
+    uint64_t state = mix(seed ^ 0x5ca1e5u) | 1;
+    uint64_t row_bytes = t->cols / 2 + (uint64_t)t->cols / SPL_GROUP * 4;
+    uint64_t item = t->encoding == SPL_ENC_Q4G64_ROW   ? row_bytes
+                    : t->encoding == SPL_ENC_Q8G64_R16 ? SPL_Q8_TILE_BYTES
+                                                       : SPL_Q4_TILE_BYTES;
+    uint64_t n_items = t->bytes / item, n_pool = POOL_BYTES / item < n_items ? POOL_BYTES / item : n_items;
+    fill_random(to, n_pool * item, seed);
+    for (uint64_t i = 0; i < n_pool; i++) put_item_scales(to + i * item, t, &state);
+    /* The pool is the matrix's own beginning; runs of it fill the rest. */
+    for (uint64_t done = n_pool; done < n_items;) {
+        state = mix(state);
+        uint64_t first = state % n_pool, n = n_pool - first;
+        if (n > n_items - done) n = n_items - done;
+        memcpy(to + done * item, to + first * item, (size_t)(n * item));
+        done += n;
     }
 }
 
