@@ -114,6 +114,23 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BU
 	$(Q)$(CC) $(LINK) -pthread $< $(BUILD)/tests/fuzz/replay.o $(BUILD)/libsplash.a $(DEPLIBS) -lm -o $@
 endif
 
+# Kernel tests for AArch64 on any machine: cross compiler, no cmocka, an emulator.
+ARM_CC  ?= aarch64-linux-gnu-gcc
+ARM_RUN ?= qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu
+ARM_SRC := $(wildcard src/base/status.c src/model/geometry.c src/model/layout.c src/kernels/*.c src/kernels/ref/*.c \
+             src/kernels/arm/*.c tests/support/kernel_test.c)
+ARM_OBJ := $(ARM_SRC:%.c=$(BUILD)/neon/%.o)
+ARM_TESTS := $(patsubst tests/kernels/%.c,$(BUILD)/neon/%,$(wildcard tests/kernels/test_*.c))
+$(BUILD)/neon/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(Q)$(ARM_CC) $(BASE) -O2 $(WARN) -DSPL_NO_CMOCKA $(ISAFLAGS) -MMD -MP -c $< -o $@
+$(BUILD)/neon/test_%: $(BUILD)/neon/tests/kernels/test_%.o $(ARM_OBJ)
+	$(Q)$(ARM_CC) $^ -lm -o $@
+.PHONY: neon-test
+neon-test: $(ARM_TESTS)
+	$(Q)for t in $(ARM_TESTS); do echo $$t; $(ARM_RUN) $$t || exit 1; done
+-include $(ARM_OBJ:.o=.d)
+
 lint:
 	@bad=0; for script in tools/lint/*.sh; do sh $$script || bad=1; done; exit $$bad
 

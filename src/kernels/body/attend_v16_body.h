@@ -2,7 +2,7 @@
  * Attention over int8 pages in v16 operations, several rows and all query heads of a KV head together, so that
  * a page is read once. Arithmetic and order: attend_body.h. The including ISA file provides the integer parts:
  *   attend_put_codes(dst, n, i, v)            codes i .. i + 15 of n, in the form its products want (2 n bytes)
- *   attend_scores(n_q, k, next, q, d, dot)    dot[v][t] = sum over dims of (K code + 128) * q code
+ *   attend_scores(n_q, k, next, q, d, dot)    dot[v][t] = sum over dims of (K code + ATTEND_KEY_BIAS) * q code
  *   attend_values(n_q, v, next, w, d, f, scale, acc)
  *                                             acc[v] = fma((float)(sum over tokens of w * V), scale, acc * f)
  * for n_q = 1 .. 4 vectors whose codes lie 2 d (q) and 64 (w) bytes apart. `next` is where to prefetch the codes
@@ -55,7 +55,7 @@ static void attend_prepare_queries(const attend_block *b) {
         }
         float scale = zero ? 0.0f : amax / (float)SPL_CODE15_MAX;
         b->vector[v].q_scale = scale * (1.0f / sqrtf((float)d));
-        b->vector[v].offset = 128 * v16i_total(sum);
+        b->vector[v].offset = ATTEND_KEY_BIAS * v16i_total(sum);
     }
 }
 

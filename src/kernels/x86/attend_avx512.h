@@ -6,6 +6,8 @@
 
 #include "kernels/x86/dot_avx512.h"
 
+enum { ATTEND_KEY_BIAS = 128 }; /* keys are multiplied as stored, unsigned */
+
 /* High plane at dst, low plane (0 .. 127) n bytes later. */
 static SPL_ALWAYS_INLINE void attend_put_codes(uint8_t *dst, uint32_t n, uint32_t i, v16i code) {
     v16i_store_bytes(dst + i, _mm512_srai_epi32(code, 7));

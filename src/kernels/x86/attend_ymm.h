@@ -6,6 +6,8 @@
 
 #include "kernels/x86/dot_ymm.h"
 
+enum { ATTEND_KEY_BIAS = 128 }; /* keys are multiplied as stored, unsigned */
+
 static SPL_ALWAYS_INLINE void attend_put_codes(uint8_t *dst, uint32_t n, uint32_t i, v16i code) {
     (void)n;
     _mm256_storeu_si256((void *)(dst + 2 * (size_t)i), v16i_to_i16(code));
