@@ -53,6 +53,9 @@ typedef struct splash_options {
     const char *cpu_tier;        /* NULL: best usable; "oracle": fp32 reference arithmetic, for tests */
     uint64_t memory_limit_bytes; /* 0: 85 % of what the machine or its cgroup has free */
     uint32_t queue_limit;        /* waiting requests; 0: 64 */
+    bool random_draft;           /* random_weights: with a draft, whose guesses are rarely right */
+    bool no_draft, no_lookup;    /* leave a source of proposals out; text is the same either way */
+    uint32_t fixed_rows; /* tests, benchmarks: verify this many rows (2..8) whenever proposals exist; 0: choose */
     /* Called during splash_open with bytes done and total; may be NULL. Return true to give up. */
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;
@@ -221,7 +224,10 @@ splash_status splash_next_event(splash_engine *engine, splash_event *ev, int64_t
 typedef struct splash_stats {
     uint64_t requests_total, requests_failed, requests_cancelled;
     uint64_t prompt_tokens_total, cached_tokens_total, generated_tokens_total;
-    uint64_t draft_tokens_total, draft_accepted_total, decode_steps_total, prefill_chunks_total;
+    uint64_t draft_tokens_total, draft_accepted_total;   /* proposals of the draft */
+    uint64_t lookup_tokens_total, lookup_accepted_total; /* proposals copied from the context */
+    uint64_t position_drafted[7], position_accepted[7];  /* of the draft's, by position in the block */
+    uint64_t decode_steps_total, draft_steps_total, lookup_steps_total, verify_rows_total, prefill_chunks_total;
     uint64_t prefill_ns_total, decode_ns_total;
     uint32_t running, waiting, kv_pages_used, kv_pages_total;
     double last_decode_tokens_per_second, last_prefill_tokens_per_second;

@@ -18,8 +18,8 @@
 _Static_assert(sizeof(splash_error) == sizeof(spl_error) && (int)SPLASH_E_INTERNAL == (int)SPL_E_INTERNAL,
                "public and internal errors are one layout");
 
-/* The decode step this build runs: the target over one row per lane, without the draft. */
-enum { DRAFTS = false, ROWS_PER_LANE = DRAFTS ? SPL_BLOCK_ROWS : 1 };
+/* Rows per lane in a decode step: the block that is verified, or one without a draft. */
+static uint32_t rows_per_lane(bool drafts) { return drafts ? SPL_BLOCK_ROWS : 1; }
 
 /* What is explained, and how much of it is there. */
 typedef struct subject {
@@ -101,7 +101,6 @@ static json_t *geometry_json(subject *s) {
     set_bytes(s, o, "experts_per_token", g->experts_per_token);
     set_bytes(s, o, "max_positions", g->max_positions);
     set_bytes(s, o, "draft_layers", g->draft ? g->draft->n_layers : 0);
-    set(s, o, "draft_present", json_boolean(s->has_draft));
     return o;
 }
 
@@ -109,7 +108,9 @@ static json_t *op_json(subject *s, const spl_op *op) {
     json_t *o = json_object();
     set(s, o, "op", json_string(spl_op_name((spl_op_kind)op->kind)));
     set(s, o, "layer", op->layer == SPL_NO_LAYER ? json_null() : json_integer(op->layer));
-    set(s, o, "rows", json_string(op->rows == SPL_ROWS_LOGITS ? "logits" : "batch"));
+    static const char *const rows[] = {"batch", "logits", "block", "context", "block+context"};
+    _Static_assert(SPL_COUNT(rows) == SPL_ROWS_BLOCK_CONTEXT + 1, "a name per kind of rows");
+    set(s, o, "rows", json_string(rows[op->rows]));
     if (op->n_out) set_bytes(s, o, "n_out", op->n_out);
     if (op->k) set_bytes(s, o, "k", op->k);
     set_bytes(s, o, "weight_bytes", op->weight_bytes);
@@ -145,9 +146,10 @@ static json_t *stages_json(subject *s, const spl_op_list *list) {
 
 static void add_list(subject *s, json_t *o, const spl_op_list *list) {
     const splash_explain_options *q = s->options;
-    uint32_t lanes = q->lanes ? q->lanes : 1, rows = lanes * ROWS_PER_LANE;
+    uint32_t lanes = q->lanes ? q->lanes : 1, rows = lanes * rows_per_lane(s->has_draft);
     set_bytes(s, o, "ops", list->n_ops);
-    set_bytes(s, o, "step_macs", spl_op_list_step_macs(list, rows, rows));
+    set_bytes(s, o, "rows_per_lane", rows_per_lane(s->has_draft));
+    set_bytes(s, o, "step_macs", spl_op_list_step_macs(list, rows, rows, rows));
     if (q->lanes || q->context_tokens) { /* with the history every lane attends to */
         json_t *at = json_object();
         set_bytes(s, at, "lanes", lanes);
@@ -169,15 +171,17 @@ static json_t *engine_json(subject *s) {
     spl_op_list list = {0};
     spl_error why;
     spl_accounting a;
-    spl_status st = spl_op_list_build(&list, s->g, s->n_layers, SPL_MAX_LANES * ROWS_PER_LANE,
-                                      SPL_MAX_LANES * ROWS_PER_LANE, DRAFTS, false, &why);
+    unsigned parts = s->has_draft ? SPL_LIST_ACCEPT | SPL_LIST_DRAFT : SPL_LIST_ACCEPT;
+    spl_status st =
+        spl_op_list_build(&list, s->g, s->n_layers, SPL_MAX_DECODE_ROWS, SPL_MAX_DECODE_ROWS, parts, false, &why);
     if (st == SPL_E_NOMEM) s->failed = true;
     uint64_t step = st == SPL_OK ? spl_op_list_step_bytes(&list, 1, 0) : 0;
-    spl_account_engine(s->g, s->n_layers, DRAFTS, step, &a);
+    spl_account_engine(s->g, s->n_layers, s->has_draft, step, &a);
     add_sizes(s, o, &a);
     set_bytes(s, o, "draft_free_step_bytes", a.draft_free_step_bytes);
+    set_bytes(s, o, "streamed_step_bytes", a.streamed_step_bytes);
     set(s, o, "runs", json_boolean(st == SPL_OK));
-    set(s, o, "drafts", json_boolean(DRAFTS));
+    set(s, o, "drafts", json_boolean(s->has_draft));
     if (st == SPL_OK) {
         set_bytes(s, o, "step_bytes", a.step_bytes);
         add_shares(s, o, &a);

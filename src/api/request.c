@@ -296,6 +296,8 @@ static void export_usage(splash_usage *out, const spl_usage *u, uint32_t n_reaso
                           .cached_tokens = u->cached_tokens,
                           .completion_tokens = u->completion_tokens,
                           .reasoning_tokens = n_reasoning,
+                          .draft_tokens = u->draft_tokens,
+                          .draft_accepted = u->draft_accepted,
                           .decode_steps = u->decode_steps,
                           .queue_ms = (double)u->queue_ns * 1e-6,
                           .prefill_ms = (double)u->prefill_ns * 1e-6,

@@ -15,6 +15,8 @@
     _Static_assert((int)SPLASH_E_##name == (int)SPL_E_##name, "public and internal codes agree");
 SPL_STATUS_LIST(X)
 #undef X
+_Static_assert(sizeof(((splash_stats *)0)->position_drafted) == sizeof(((spl_engine_stats *)0)->position_drafted),
+               "one entry per proposal");
 _Static_assert(sizeof(((splash_error *)0)->text) == SPL_ERROR_TEXT_BYTES, "error texts have one size");
 
 splash_status api_error(splash_error *out, const spl_error *err) {
@@ -47,13 +49,16 @@ static spl_status open_package(spl_package **out, const splash_options *o, spl_e
     if (!o->random_weights) return spl_package_open(out, o->model, SPL_CHECK_QUICK, err);
     const spl_geometry *g = spl_geometry_find(o->model);
     if (!g) return spl_fail(err, SPL_E_NOTFOUND, "no geometry is called '%s'", o->model);
-    return spl_package_random(out, g, o->n_layers, false, 1, err);
+    return spl_package_random(out, g, o->n_layers, o->random_draft, 1, err);
 }
 
 static spl_status fill_config(spl_engine_config *config, const splash_options *o, spl_error *err) {
     config->n_threads = o->n_threads ? o->n_threads : spl_usable_cores();
     config->context_tokens = o->context_tokens;
     config->queue_limit = o->queue_limit ? o->queue_limit : DEFAULT_QUEUE;
+    config->no_draft = o->no_draft;
+    config->no_lookup = o->no_lookup;
+    config->fixed_rows = o->fixed_rows;
     config->limit_bytes = o->memory_limit_bytes;
     if (config->limit_bytes) return SPL_OK;
     spl_memory_room room;
@@ -85,16 +90,18 @@ splash_status splash_plan(const splash_options *options, splash_memory_plan *out
     spl_status st = choose_tier(options->cpu_tier, &tier, &config.oracle, &e);
     const spl_geometry *g = options->random_weights && options->model ? spl_geometry_find(options->model) : NULL;
     uint32_t n_layers = options->n_layers;
+    bool has_draft = g && options->random_draft;
     if (st == SPL_OK && !g) {
         st = open_package(&package, options, &e);
         if (st == SPL_OK) {
             g = spl_package_geometry(package);
             n_layers = spl_package_n_layers(package);
+            has_draft = spl_package_has_draft(package);
         }
     }
     spl_plan plan;
     if (st == SPL_OK) st = fill_config(&config, options, &e);
-    if (st == SPL_OK) st = spl_engine_plan(g, n_layers, &config, &plan, &e);
+    if (st == SPL_OK) st = spl_engine_plan(g, n_layers, has_draft, &config, &plan, &e);
     if (st == SPL_OK) export_plan(out, &plan);
     spl_package_close(package);
     return st == SPL_OK ? SPLASH_OK : api_error(err, &e);
@@ -166,7 +173,8 @@ static spl_status open_parts(splash_engine *e, const splash_options *o, spl_erro
     config.kernels = &kernels;
     /* The plan is made and checked before a weight is touched. */
     spl_plan plan;
-    st = spl_engine_plan(spl_package_geometry(e->package), spl_package_n_layers(e->package), &config, &plan, err);
+    st = spl_engine_plan(spl_package_geometry(e->package), spl_package_n_layers(e->package),
+                         spl_package_has_draft(e->package), &config, &plan, err);
     if (st == SPL_OK && !o->random_weights) st = warm_weights(e, o, err);
     if (st == SPL_OK) st = spl_engine_create(&e->engine, &config, err);
     return st;
@@ -222,7 +230,14 @@ void splash_stats_get(const splash_engine *e, splash_stats *out) {
                           .requests_cancelled = s.requests_cancelled,
                           .prompt_tokens_total = s.prompt_tokens_total,
                           .generated_tokens_total = s.generated_tokens_total,
+                          .draft_tokens_total = s.draft_tokens_total,
+                          .draft_accepted_total = s.draft_accepted_total,
+                          .lookup_tokens_total = s.lookup_tokens_total,
+                          .lookup_accepted_total = s.lookup_accepted_total,
                           .decode_steps_total = s.decode_steps_total,
+                          .draft_steps_total = s.draft_steps_total,
+                          .lookup_steps_total = s.lookup_steps_total,
+                          .verify_rows_total = s.verify_rows_total,
                           .prefill_chunks_total = s.prefill_chunks_total,
                           .prefill_ns_total = s.prefill_ns_total,
                           .decode_ns_total = s.decode_ns_total,
@@ -232,6 +247,8 @@ void splash_stats_get(const splash_engine *e, splash_stats *out) {
                           .kv_pages_total = s.kv_pages_total,
                           .last_decode_tokens_per_second = s.last_decode_tokens_per_second,
                           .last_prefill_tokens_per_second = s.last_prefill_tokens_per_second};
+    memcpy(out->position_drafted, s.position_drafted, sizeof out->position_drafted);
+    memcpy(out->position_accepted, s.position_accepted, sizeof out->position_accepted);
 }
 
 /* ---- text ----------------------------------------------------------------------------------- */

@@ -13,11 +13,11 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "engine/lane.h"
-#include "step/step.h"
 
 enum {
-    PREFILL_ROWS = 256,      /* rows of one chunk; a cancelled chunk ends at its next op */
-    CONTEXT_SPARE_TOKENS = 1 /* room for at least one generated token */
+    PREFILL_ROWS = 256,                  /* rows of one chunk; a cancelled chunk ends at its next op */
+    CONTEXT_SPARE_TOKENS = 1,            /* room for at least one generated token */
+    VERIFY_SPARE_TOKENS = SPL_BLOCK_ROWS /* rows of a verify step that may lie past the last token */
 };
 
 struct spl_engine {
@@ -33,6 +33,11 @@ struct spl_engine {
     uint32_t n_lanes;
     uint32_t n_stop_tokens, stop_tokens[SPL_MAX_STOP_TOKENS];
     void *sample_scratch;
+    bool drafts; /* the package has a draft and it is wanted */
+    spl_pace_cost cost;
+    spl_pace_rates rates; /* what a new request starts from */
+    spl_decode_lane decode[SPL_MAX_LANES];
+    uint32_t lookup_match[SPL_MAX_LANES]; /* of the step in progress, by its lane index */
 
     pthread_t thread;
     bool thread_started;
@@ -56,21 +61,49 @@ static uint32_t penalty_tokens(uint32_t context_tokens) { return context_tokens 
 
 /* ---- plan ----------------------------------------------------------------------------------- */
 
-spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, const spl_engine_config *config, spl_plan *out,
-                           spl_error *err) {
-    uint64_t arena = 0, logits = (uint64_t)SPL_MAX_LANES * g->vocab * sizeof(float);
-    spl_status st =
-        spl_step_bytes(g, n_layers, PREFILL_ROWS, SPL_MAX_LANES, false, config->oracle, config->n_threads, &arena, err);
+/* Bytes a lane owns beside its state cell. */
+typedef struct lane_sizes {
+    size_t pending, ring, features, lookup, penalties;
+} lane_sizes;
+
+static lane_sizes sizes_of(const spl_geometry *g, uint32_t n_layers, uint32_t context_tokens, bool drafts) {
+    lane_sizes z = {.pending = (size_t)spl_pending_bytes(g, n_layers == 0 ? g->n_layers : n_layers),
+                    .lookup = (size_t)spl_round_up(spl_lookup_bytes(context_tokens), SPL_CACHE_LINE),
+                    .penalties = spl_penalties_bytes(penalty_tokens(context_tokens), g->vocab)};
+    if (drafts) {
+        z.ring = (size_t)spl_round_up(spl_draft_ring_bytes(g), SPL_CACHE_LINE);
+        z.features = (size_t)SPL_BLOCK_ROWS * g->draft->n_capture * g->hidden * sizeof(float);
+    }
+    return z;
+}
+
+static spl_step_config step_config(const spl_geometry *g, const spl_engine_config *config, bool drafts) {
+    return (spl_step_config){.geometry = g,
+                             .max_rows = PREFILL_ROWS,
+                             .max_logit_rows = SPL_MAX_LANES,
+                             .decode = true,
+                             .draft = drafts,
+                             .oracle = config->oracle};
+}
+
+spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, bool has_draft, const spl_engine_config *config,
+                           spl_plan *out, spl_error *err) {
+    bool drafts = has_draft && g->draft && !config->no_draft;
+    uint64_t arena = 0, logits = (uint64_t)SPL_MAX_DECODE_ROWS * g->vocab * sizeof(float);
+    spl_step_config step = step_config(g, config, drafts);
+    spl_status st = spl_step_bytes(&step, n_layers, config->n_threads, &arena, err);
     if (st != SPL_OK) return st;
     uint32_t longest = config->context_tokens ? config->context_tokens : g->max_positions;
     if (longest > g->max_positions) longest = g->max_positions;
+    lane_sizes z = sizes_of(g, n_layers, longest, drafts);
     spl_plan_request r = {.n_layers = n_layers,
                           .context_tokens = config->context_tokens,
                           .max_lanes = SPL_MAX_LANES,
                           .n_threads = config->n_threads,
+                          .has_draft = drafts,
                           .f32_kv = config->oracle,
                           .state_cell_bytes = spl_state_cell_bytes(g, n_layers),
-                          .lane_bytes = spl_penalties_bytes(penalty_tokens(longest), g->vocab),
+                          .lane_bytes = z.pending + z.ring + z.features + z.lookup + z.penalties,
                           .arena_bytes = arena - logits,
                           .logits_bytes = logits + spl_dist_scratch_bytes(g->vocab),
                           .limit_bytes = config->limit_bytes};
@@ -222,7 +255,9 @@ static uint32_t max_generated(const spl_engine *e, const spl_request *r) {
 }
 
 static uint32_t pages_needed(const spl_engine *e, const spl_request *r) {
-    return (uint32_t)spl_div_up((uint64_t)r->n_tokens + max_generated(e, r), SPL_PAGE_TOKENS);
+    uint64_t tokens = (uint64_t)r->n_tokens + max_generated(e, r) + VERIFY_SPARE_TOKENS;
+    uint32_t pages = (uint32_t)spl_div_up(tokens, SPL_PAGE_TOKENS);
+    return pages < e->pages.n_pages ? pages : e->pages.n_pages; /* rows past the pool are not verified */
 }
 
 static bool must_go(const spl_engine *e, const spl_request *r) {
@@ -256,6 +291,10 @@ static spl_status start_lane(spl_engine *e, spl_lane *lane, spl_request *r, spl_
     lane->started_ns = spl_now_ns();
     lane->usage.queue_ns = lane->started_ns - r->submitted_ns;
     memset(lane->cell, 0, (size_t)e->plan.state_cell_bytes);
+    lane->n_pending = lane->n_features = 0;
+    lane->rates = e->rates;
+    spl_lookup_init(&lane->lookup, lane->lookup.tokens, e->plan.context_tokens);
+    for (uint32_t i = 0; i < r->n_tokens; i++) spl_lookup_push(&lane->lookup, r->tokens[i]);
     lane->has_penalties = spl_sampling_has_penalties(&r->sampling);
     if (lane->has_penalties) {
         spl_penalties_init(&lane->penalties, lane->penalty_memory, penalty_tokens(e->plan.context_tokens), e->g->vocab);
@@ -292,11 +331,36 @@ static bool is_stop_token(const spl_engine *e, uint32_t token) {
     return false;
 }
 
-/* Samples the lane's next token from a row of logits and reports it; may finish the lane. */
-static void sample_lane(spl_engine *e, spl_lane *lane, const float *logits) {
+/* Reports one decided token, whose row of logits is given; true when it ended the request. */
+static bool report_token(spl_engine *e, spl_lane *lane, uint32_t token, const float *logits) {
     spl_request *r = lane->request;
     spl_error error;
     spl_logprobs logprobs;
+    if (r->logprobs && spl_logprobs_of(&logprobs, logits, e->g->vocab, 0, token, r->n_top_logprobs, e->sample_scratch,
+                                       &error) != SPL_OK) {
+        finish_lane(e, lane, SPL_FINISH_CANCELLED, &error);
+        return true;
+    }
+    lane->next_token = token;
+    lane->n_generated++;
+    spl_lookup_push(&lane->lookup, token);
+    if (lane->n_generated == 1) lane->usage.first_token_ns = spl_now_ns() - r->submitted_ns;
+    if (!r->ignore_eos && is_stop_token(e, token)) {
+        finish_lane(e, lane, SPL_FINISH_STOP, NULL);
+    } else if (r->sink.token(r->sink.user, token, r->logprobs ? &logprobs : NULL)) {
+        finish_lane(e, lane, SPL_FINISH_STOP, NULL);
+    } else if (lane->n_generated >= lane->max_generated) {
+        finish_lane(e, lane, SPL_FINISH_LENGTH, NULL);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* The first token, sampled from the prompt's last row. */
+static void sample_first(spl_engine *e, spl_lane *lane, const float *logits) {
+    spl_request *r = lane->request;
+    spl_error error;
     uint32_t token = 0;
     spl_dist_input in = {.logits = logits,
                          .vocab = e->g->vocab,
@@ -305,34 +369,27 @@ static void sample_lane(spl_engine *e, spl_lane *lane, const float *logits) {
                          .n_bias = r->n_bias,
                          .penalties = lane->has_penalties ? &lane->penalties : NULL};
     spl_status st = spl_sample_token(&token, &in, &lane->rng, e->sample_scratch, &error);
-    if (st == SPL_OK && r->logprobs)
-        st = spl_logprobs_of(&logprobs, logits, e->g->vocab, 0, token, r->n_top_logprobs, e->sample_scratch, &error);
     if (st == SPL_OK && lane->has_penalties) st = spl_penalties_push(&lane->penalties, token, &error);
     if (st != SPL_OK) {
         finish_lane(e, lane, SPL_FINISH_CANCELLED, &error);
         return;
     }
-    lane->next_token = token;
-    lane->n_generated++;
-    if (lane->n_generated == 1) lane->usage.first_token_ns = spl_now_ns() - r->submitted_ns;
-    if (!r->ignore_eos && is_stop_token(e, token)) {
-        finish_lane(e, lane, SPL_FINISH_STOP, NULL);
-    } else if (r->sink.token(r->sink.user, token, r->logprobs ? &logprobs : NULL)) {
-        finish_lane(e, lane, SPL_FINISH_STOP, NULL);
-    } else if (lane->n_generated >= lane->max_generated) {
-        finish_lane(e, lane, SPL_FINISH_LENGTH, NULL);
-    }
+    (void)report_token(e, lane, token, logits);
 }
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
-static spl_segment segment_of(const spl_lane *lane, uint32_t row_begin, uint32_t n_rows) {
+static size_t captured_width(const spl_geometry *g) { return (size_t)g->draft->n_capture * g->hidden; }
+
+static spl_segment segment_of(spl_lane *lane, uint32_t row_begin, uint32_t n_rows) {
     return (spl_segment){.row_begin = row_begin,
                          .n_rows = n_rows,
                          .position = lane->n_tokens,
                          .page_table = lane->pages.ids,
                          .cell = lane->cell,
-                         .n_commit = n_rows};
+                         .pending = &lane->pending,
+                         .n_commit = n_rows,
+                         .ring = lane->ring};
 }
 
 static void prefill_chunk(spl_engine *e, spl_lane *lane) {
@@ -370,45 +427,152 @@ static void prefill_chunk(spl_engine *e, spl_lane *lane) {
     if (n < left) return;
     lane->phase = SPL_PHASE_DECODE;
     lane->decode_started_ns = spl_now_ns();
-    sample_lane(e, lane, spl_step_logits(e->step));
+    sample_first(e, lane, spl_step_logits(e->step));
 }
 
-/* One row for each of the lanes; every row has logits. */
+/* Rows a lane may verify: block, budget, pages. */
+static uint32_t row_limit(const spl_engine *e, const spl_lane *lane) {
+    uint32_t budget = lane->max_generated - lane->n_generated;
+    uint32_t pages = lane->reserved_pages * SPL_PAGE_TOKENS - lane->n_tokens;
+    uint32_t rows = budget < SPL_BLOCK_ROWS ? budget : SPL_BLOCK_ROWS;
+    (void)e;
+    return rows < pages ? rows : pages;
+}
+
+/* Decides what a lane does in this step and fills its decode record; returns its rows. `tokens` gets them. */
+static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint32_t n_lanes, uint32_t *tokens) {
+    const spl_request *r = lane->request;
+    spl_decode_lane *d = &e->decode[index];
+    uint32_t found[SPL_MAX_PROPOSALS], match = 0;
+    spl_pace_offer offer = {
+        .can_draft = e->drafts, .max_rows = row_limit(e, lane), .n_lanes = n_lanes, .lookup_rows = 1};
+    if (!e->config.no_lookup) offer.lookup_rows += spl_lookup_find(&lane->lookup, found, SPL_MAX_PROPOSALS, &match);
+    offer.lookup_match = match;
+    spl_pace_choice choice = spl_pace_choose(&lane->rates, &e->cost, &offer);
+    if (e->config.fixed_rows) {
+        uint32_t rows = e->config.fixed_rows < offer.max_rows ? e->config.fixed_rows : offer.max_rows;
+        choice = (spl_pace_choice){e->drafts ? SPL_PACE_DRAFT : SPL_PACE_LOOKUP, rows};
+        if (offer.lookup_rows > 1) choice.mode = SPL_PACE_LOOKUP;
+        if (choice.mode == SPL_PACE_LOOKUP && rows > offer.lookup_rows) choice.n_rows = offer.lookup_rows;
+        if (choice.n_rows < 2) choice.mode = SPL_PACE_PLAIN;
+    }
+    memset(d, 0, sizeof *d);
+    d->drafts = choice.mode == SPL_PACE_DRAFT;
+    d->sampling = &r->sampling;
+    d->bias = r->bias;
+    d->n_bias = r->n_bias;
+    d->penalties = lane->has_penalties ? &lane->penalties : NULL;
+    d->limits = (spl_accept_limits){.max_retained = choice.n_rows,
+                                    .stop_tokens = e->stop_tokens,
+                                    .n_stop_tokens = r->ignore_eos ? 0 : e->n_stop_tokens};
+    if (r->sampling.temperature > 0) spl_rng_step(&lane->rng, d->uniforms);
+    e->lookup_match[index] = choice.mode == SPL_PACE_LOOKUP ? match : 0;
+    tokens[0] = lane->next_token;
+    for (uint32_t i = 1; i < choice.n_rows; i++) {
+        tokens[i] = choice.mode == SPL_PACE_LOOKUP ? found[i - 1] : 0; /* the run fills in what it drafts */
+        d->proposals[i - 1].token = tokens[i];
+    }
+    /* Tapped rows enter the ring when a block is drafted, or before their buffer overflows. */
+    if (lane->ring && (d->drafts || lane->n_features + choice.n_rows > SPL_BLOCK_ROWS)) {
+        d->context = lane->features;
+        d->n_context = lane->n_features;
+        lane->n_features = 0;
+    }
+    return choice.n_rows;
+}
+
+/* Takes over what a lane's rows came to. */
+static void settle_lane(spl_engine *e, spl_lane *lane, uint32_t index, const spl_segment *seg) {
+    const spl_decode_lane *d = &e->decode[index];
+    if (d->status != SPL_OK) {
+        finish_lane(e, lane, SPL_FINISH_CANCELLED, &d->error);
+        return;
+    }
+    uint32_t retained = d->result.retained, proposed = seg->n_rows - 1, accepted = d->result.n_accepted;
+    lane->n_tokens += retained;
+    lane->n_pending = 0;
+    if (seg->n_commit < seg->n_rows) {
+        lane->n_pending = retained;
+        lane->pending.half ^= 1u;
+    }
+    if (lane->ring) lane->n_features += retained;
+    lane->usage.decode_steps++;
+    lane->usage.draft_tokens += proposed;
+    lane->usage.draft_accepted += accepted;
+    if (d->drafts) {
+        spl_pace_draft_result(&lane->rates, proposed, accepted);
+        spl_pace_draft_result(&e->rates, proposed, accepted);
+    } else if (proposed > 0) {
+        spl_pace_lookup_result(&lane->rates, e->lookup_match[index], proposed, accepted);
+        spl_pace_lookup_result(&e->rates, e->lookup_match[index], proposed, accepted);
+    }
+    const float *logits = spl_step_logits(e->step) + (size_t)seg->row_begin * e->g->vocab;
+    for (uint32_t i = 0; i < retained; i++) {
+        if (report_token(e, lane, d->result.tokens[i], logits + (size_t)i * e->g->vocab)) return;
+    }
+}
+
+static void count_step(spl_engine *e, const spl_segment *segments, uint32_t n, uint32_t n_rows, uint64_t spent_ns) {
+    bool drafted = false;
+    (void)pthread_mutex_lock(&e->lock);
+    spl_engine_stats *s = &e->stats;
+    s->decode_steps_total++;
+    s->decode_ns_total += spent_ns;
+    s->verify_rows_total += n_rows;
+    for (uint32_t i = 0; i < n; i++) {
+        const spl_decode_lane *d = &e->decode[i];
+        uint32_t proposed = segments[i].n_rows - 1, accepted = d->status == SPL_OK ? d->result.n_accepted : 0;
+        s->generated_tokens_total += d->status == SPL_OK ? d->result.retained : 0;
+        drafted = drafted || d->drafts;
+        if (!d->drafts) {
+            s->lookup_steps_total += proposed > 0;
+            s->lookup_tokens_total += proposed;
+            s->lookup_accepted_total += accepted;
+            continue;
+        }
+        s->draft_steps_total++;
+        s->draft_tokens_total += proposed;
+        s->draft_accepted_total += accepted;
+        for (uint32_t k = 0; k < proposed; k++) {
+            s->position_drafted[k]++;
+            s->position_accepted[k] += k < accepted;
+        }
+    }
+    (void)pthread_mutex_unlock(&e->lock);
+    spl_pace_cost_add(&e->cost, drafted, n_rows, (double)spent_ns * 1e-9);
+}
+
+/* One step over the decoding lanes: drafts, verifies and accepts in one dispatch. */
 static void decode_step(spl_engine *e, spl_lane *const *lanes, uint32_t n) {
-    uint32_t tokens[SPL_MAX_LANES], rows[SPL_MAX_LANES];
+    uint32_t tokens[SPL_MAX_DECODE_ROWS] = {0}, n_rows = 0;
     spl_segment segments[SPL_MAX_LANES];
     spl_error error;
     spl_status st = SPL_OK;
+    uint64_t begin = spl_now_ns();
     for (uint32_t i = 0; i < n && st == SPL_OK; i++) {
-        st = spl_page_table_grow(&lanes[i]->pages, &e->pages, lanes[i]->n_tokens + 1, &error);
-        tokens[i] = lanes[i]->next_token;
-        rows[i] = i;
-        segments[i] = segment_of(lanes[i], i, 1);
+        spl_lane *lane = lanes[i];
+        uint32_t rows = prepare_lane(e, lane, i, n, tokens + n_rows);
+        st = spl_page_table_grow(&lane->pages, &e->pages, lane->n_tokens + rows, &error);
+        segments[i] = segment_of(lane, n_rows, rows);
+        segments[i].n_pending = lane->n_pending;
+        segments[i].n_commit = rows == 1 ? 1 : 0;
+        if (lane->ring) segments[i].features = lane->features + (size_t)lane->n_features * captured_width(e->g);
+        n_rows += rows;
     }
     spl_batch batch = {.tokens = tokens,
-                       .n_rows = n,
+                       .n_rows = n_rows,
                        .segments = segments,
                        .n_segments = n,
-                       .logit_rows = rows,
-                       .n_logit_rows = n,
                        .kv_pool = e->pages.memory,
-                       .page_stride = e->pages.page_bytes};
-    uint64_t begin = spl_now_ns();
+                       .page_stride = e->pages.page_bytes,
+                       .lanes = e->decode};
     if (st == SPL_OK) st = spl_step_run(e->step, &batch, &error);
     if (st != SPL_OK) {
         for (uint32_t i = 0; i < n; i++) finish_lane(e, lanes[i], SPL_FINISH_CANCELLED, &error);
         return;
     }
-    (void)pthread_mutex_lock(&e->lock);
-    e->stats.decode_steps_total++;
-    e->stats.generated_tokens_total += n;
-    e->stats.decode_ns_total += spl_now_ns() - begin;
-    (void)pthread_mutex_unlock(&e->lock);
-    for (uint32_t i = 0; i < n; i++) {
-        lanes[i]->n_tokens++;
-        lanes[i]->usage.decode_steps++;
-        sample_lane(e, lanes[i], spl_step_logits(e->step) + (size_t)i * e->g->vocab);
-    }
+    count_step(e, segments, n, n_rows, spl_now_ns() - begin);
+    for (uint32_t i = 0; i < n; i++) settle_lane(e, lanes[i], i, &segments[i]);
 }
 
 static void drop_lanes(spl_engine *e) {
@@ -479,37 +643,42 @@ static void *engine_main(void *arg) {
 
 /* ---- making and unmaking -------------------------------------------------------------------- */
 
-static spl_status make_lanes(spl_engine *e, spl_error *err) {
-    e->n_lanes = e->plan.max_lanes;
-    for (uint32_t i = 0; i < e->n_lanes; i++) {
-        void *cell = NULL;
-        spl_status st = spl_page_table_init(&e->lanes[i].pages, e->plan.context_tokens, err);
-        if (st != SPL_OK) return st;
-        if (posix_memalign(&cell, 4096, (size_t)e->plan.state_cell_bytes) != 0)
-            return spl_fail(err, SPL_E_NOMEM, "no memory for a state cell of %llu bytes",
-                            (unsigned long long)e->plan.state_cell_bytes);
-        e->lanes[i].cell = cell;
-        size_t n_bytes = spl_penalties_bytes(penalty_tokens(e->plan.context_tokens), e->g->vocab);
-        e->lanes[i].penalty_memory = malloc(n_bytes);
-        if (!e->lanes[i].penalty_memory)
-            return spl_fail(err, SPL_E_NOMEM, "no memory for a penalty table of %zu bytes", n_bytes);
+static spl_status make_lane(spl_engine *e, spl_lane *lane, spl_error *err) {
+    uint32_t n_layers = spl_package_n_layers(e->config.package);
+    lane_sizes z = sizes_of(e->g, n_layers, e->plan.context_tokens, e->drafts);
+    void *cell = NULL, *memory = NULL;
+    spl_status st = spl_page_table_init(&lane->pages, e->plan.context_tokens + VERIFY_SPARE_TOKENS, err);
+    if (st != SPL_OK) return st;
+    size_t n_bytes = z.pending + z.ring + z.features + z.lookup;
+    if (posix_memalign(&cell, 4096, (size_t)e->plan.state_cell_bytes) == 0) lane->cell = cell;
+    if (posix_memalign(&memory, 4096, n_bytes) == 0) lane->memory = memory;
+    lane->penalty_memory = malloc(z.penalties);
+    if (!lane->cell || !lane->memory || !lane->penalty_memory)
+        return spl_fail(err, SPL_E_NOMEM, "no memory for a lane of %llu bytes",
+                        (unsigned long long)(e->plan.state_cell_bytes + n_bytes + z.penalties));
+    uint8_t *at = memory;
+    memset(memory, 0, n_bytes);
+    spl_pending_place(&lane->pending, at, e->g, n_layers);
+    at += z.pending;
+    if (e->drafts) {
+        lane->ring = (uint16_t *)(void *)at;
+        lane->features = (float *)(void *)(at + z.ring);
     }
+    spl_lookup_init(&lane->lookup, at + z.ring + z.features, e->plan.context_tokens);
     return SPL_OK;
 }
 
 static spl_status make_parts(spl_engine *e, spl_error *err) {
     spl_status st = spl_team_create(&e->team, e->config.n_threads, spl_set_ftz, err);
     if (st != SPL_OK) return st;
-    spl_step_config config = {.geometry = e->g,
-                              .package = e->config.package,
-                              .kernels = &e->kernels,
-                              .team = e->team,
-                              .max_rows = PREFILL_ROWS,
-                              .max_logit_rows = SPL_MAX_LANES,
-                              .oracle = e->config.oracle};
+    spl_step_config config = step_config(e->g, &e->config, e->drafts);
+    config.package = e->config.package;
+    config.kernels = &e->kernels;
+    config.team = e->team;
     st = spl_step_create(&e->step, &config, err);
     if (st == SPL_OK) st = spl_page_pool_init(&e->pages, (size_t)e->plan.kv_page_bytes, e->plan.kv_pages, err);
-    if (st == SPL_OK) st = make_lanes(e, err);
+    e->n_lanes = e->plan.max_lanes;
+    for (uint32_t i = 0; i < e->n_lanes && st == SPL_OK; i++) st = make_lane(e, &e->lanes[i], err);
     if (st != SPL_OK) return st;
     if (posix_memalign(&e->sample_scratch, SPL_CACHE_LINE, spl_dist_scratch_bytes(e->g->vocab)) != 0) {
         e->sample_scratch = NULL;
@@ -534,7 +703,10 @@ spl_status spl_engine_create(spl_engine **out, const spl_engine_config *config, 
     spl_package_get_defaults(config->package, &defaults);
     e->n_stop_tokens = defaults.n_stop_tokens;
     memcpy(e->stop_tokens, defaults.stop_tokens, sizeof e->stop_tokens);
-    spl_status st = spl_engine_plan(e->g, spl_package_n_layers(config->package), config, &e->plan, err);
+    bool has_draft = spl_package_has_draft(config->package);
+    e->drafts = has_draft && e->g->draft && !config->no_draft;
+    spl_pace_rates_init(&e->rates);
+    spl_status st = spl_engine_plan(e->g, spl_package_n_layers(config->package), has_draft, config, &e->plan, err);
     if (st == SPL_OK) st = make_parts(e, err);
     if (st != SPL_OK) {
         spl_engine_destroy(e);
@@ -557,6 +729,7 @@ void spl_engine_destroy(spl_engine *e) {
     for (uint32_t i = 0; i < SPL_MAX_LANES; i++) {
         spl_page_table_free(&e->lanes[i].pages, &e->pages);
         free(e->lanes[i].cell);
+        free(e->lanes[i].memory);
         free(e->lanes[i].penalty_memory);
     }
     free(e->sample_scratch);

@@ -19,6 +19,7 @@ typedef enum spl_finish { SPL_FINISH_STOP, SPL_FINISH_LENGTH, SPL_FINISH_CANCELL
 
 typedef struct spl_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens, decode_steps;
+    uint32_t draft_tokens, draft_accepted;                    /* proposals of either source */
     uint64_t queue_ns, prefill_ns, decode_ns, first_token_ns; /* first_token: from submission */
 } spl_usage;
 
@@ -62,6 +63,8 @@ typedef struct spl_engine_config {
     uint32_t context_tokens; /* 0: chosen */
     uint64_t limit_bytes;
     uint32_t queue_limit;
+    bool no_draft, no_lookup; /* leave a source of proposals out */
+    uint32_t fixed_rows; /* tests and benchmarks: always verify this many rows when a source offers them; 0: choose */
 } spl_engine_config;
 
 typedef struct spl_engine spl_engine;
@@ -70,13 +73,17 @@ typedef struct spl_engine_stats {
     uint64_t requests_total, requests_failed, requests_cancelled;
     uint64_t prompt_tokens_total, generated_tokens_total, decode_steps_total, prefill_chunks_total;
     uint64_t prefill_ns_total, decode_ns_total;
+    uint64_t draft_tokens_total, draft_accepted_total;   /* proposals of the draft */
+    uint64_t lookup_tokens_total, lookup_accepted_total; /* proposals copied from the context */
+    uint64_t position_drafted[SPL_BLOCK_ROWS - 1], position_accepted[SPL_BLOCK_ROWS - 1]; /* draft, by position */
+    uint64_t verify_rows_total, draft_steps_total, lookup_steps_total;
     uint32_t running, waiting, kv_pages_used, kv_pages_total;
     double last_decode_tokens_per_second, last_prefill_tokens_per_second;
 } spl_engine_stats;
 
 /* The memory plan of a configuration, without making anything. */
-spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, const spl_engine_config *config, spl_plan *out,
-                           spl_error *err);
+spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, bool has_draft, const spl_engine_config *config,
+                           spl_plan *out, spl_error *err);
 
 /* Makes lanes, pages and arena, starts the threads. On failure *out is NULL. */
 spl_status spl_engine_create(spl_engine **out, const spl_engine_config *config, spl_error *err);

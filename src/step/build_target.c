@@ -8,7 +8,8 @@
 #include "base/bytes.h"
 #include "kernels/kernels.h"
 #include "model/weights.h"
-#include "step/op.h"
+#include "sample/distribution.h"
+#include "step/builder.h"
 
 const char *spl_op_name(spl_op_kind kind) {
     static const char *const names[SPL_N_OPS] = {
@@ -19,17 +20,7 @@ const char *spl_op_name(spl_op_kind kind) {
     return kind < SPL_N_OPS ? names[kind] : "unknown";
 }
 
-typedef struct builder {
-    const spl_geometry *g;
-    uint32_t n_layers;
-    spl_op_list *list;
-    spl_tensor_spec *specs; /* layout order; the index is the weight index */
-    uint32_t n_specs, capacity;
-    spl_status status;
-    uint64_t q8, packed, mixed, queries, keys, gates, wide, gathered;
-} builder;
-
-static spl_op *push(builder *b, spl_op_kind kind, uint32_t layer) {
+spl_op *spl_push(spl_builder *b, spl_op_kind kind, uint32_t layer, spl_rows rows) {
     static spl_op sink; /* written when memory ran out; the list is dropped then */
     spl_op_list *l = b->list;
     if (l->n_ops == b->capacity) {
@@ -46,127 +37,128 @@ static spl_op *push(builder *b, spl_op_kind kind, uint32_t layer) {
     memset(op, 0, sizeof *op);
     op->kind = (uint16_t)kind;
     op->layer = (uint16_t)layer;
+    op->rows = op->in_rows = (uint8_t)rows;
+    op->file = (uint8_t)b->file;
     op->weight = SPL_NO_WEIGHT;
     return op;
 }
 
-static uint32_t weight_of(const builder *b, spl_tensor_role role, uint32_t layer) {
-    for (uint32_t i = 0; i < b->n_specs; i++) {
-        if (b->specs[i].role == role && b->specs[i].layer == layer) return i;
+static uint32_t weight_of(const spl_builder *b, spl_file_id file, spl_tensor_role role, uint32_t layer) {
+    for (uint32_t i = 0; i < b->n_specs[file]; i++) {
+        if (b->specs[file][i].role == role && b->specs[file][i].layer == layer) return i;
     }
     return SPL_NO_WEIGHT;
 }
 
-/* Adds a tensor's bytes to an op and makes it the op's main weight when `main`. */
-static void uses(builder *b, spl_op *op, spl_tensor_role role, bool main_weight) {
-    uint32_t i = weight_of(b, role, op->layer);
+const spl_tensor_spec *spl_uses(spl_builder *b, spl_op *op, spl_tensor_role role, bool main_weight) {
+    static const spl_tensor_spec none; /* the list is dropped then */
+    uint32_t i = weight_of(b, (spl_file_id)op->file, role, op->layer);
     if (i == SPL_NO_WEIGHT) {
         b->status = SPL_E_INTERNAL;
-        return;
+        return &none;
     }
-    op->weight_bytes += b->specs[i].bytes;
+    const spl_tensor_spec *t = &b->specs[op->file][i];
+    op->weight_bytes += t->bytes;
     if (main_weight) op->weight = i;
+    return t;
 }
 
-static spl_op *norm(builder *b, uint32_t layer, spl_tensor_role role, uint64_t in, spl_rows rows) {
-    spl_op *op = push(b, SPL_OP_NORM, layer);
-    op->rows = (uint8_t)rows;
+spl_op *spl_push_norm(spl_builder *b, uint32_t layer, spl_tensor_role role, uint64_t in, uint64_t copy, spl_rows rows) {
+    spl_op *op = spl_push(b, SPL_OP_NORM, layer, rows);
     op->k = b->g->hidden;
     op->in = in;
     op->out = b->q8;
-    uses(b, op, role, true);
+    op->out2 = copy == SPL_NO_COPY && b->list->oracle ? b->q8 : copy;
+    (void)spl_uses(b, op, role, true);
     return op;
 }
 
-static void quantise(builder *b, uint32_t layer, uint64_t in, uint32_t k) {
+void spl_push_quantise(spl_builder *b, uint32_t layer, uint64_t in, uint32_t k, spl_rows rows) {
     if (b->list->oracle) return; /* the oracle's linear reads the fp32 rows themselves */
-    spl_op *op = push(b, SPL_OP_QUANTISE, layer);
+    spl_op *op = spl_push(b, SPL_OP_QUANTISE, layer, rows);
     op->k = k;
     op->in = in;
     op->out = b->q8;
 }
 
-/* `rows_in` is where the fp32 rows lie; the oracle reads them, the int8 path reads the q8 block. */
-static spl_op *linear(builder *b, spl_op_kind kind, uint32_t layer, spl_tensor_role role, uint64_t rows_in,
-                      uint64_t out) {
-    spl_op *op = push(b, kind, layer);
+spl_op *spl_push_linear(spl_builder *b, spl_op_kind kind, uint32_t layer, spl_tensor_role role, uint64_t rows_in,
+                        uint64_t out, spl_rows rows) {
+    spl_op *op = spl_push(b, kind, layer, rows);
     op->in = b->list->oracle ? rows_in : b->q8;
     op->out = out;
-    uses(b, op, role, true);
-    if (op->weight != SPL_NO_WEIGHT) {
-        const spl_tensor_spec *t = &b->specs[op->weight];
-        op->k = t->cols;
-        op->n_out = kind == SPL_OP_GATE_UP ? t->rows / 2 : t->rows;
-    }
+    const spl_tensor_spec *t = spl_uses(b, op, role, true);
+    op->k = t->cols;
+    op->n_out = kind == SPL_OP_GATE_UP ? t->rows / 2 : t->rows;
+    op->y_stride = op->n_out;
     return op;
 }
 
-static void build_attention(builder *b, uint32_t layer) {
+static void build_attention(spl_builder *b, uint32_t layer) {
     const spl_geometry *g = b->g;
-    (void)linear(b, SPL_OP_LINEAR, layer, SPL_T_ATTN_IN, b->q8, b->packed);
-    spl_op *op = push(b, SPL_OP_ATTN_PREPARE, layer);
+    (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_ATTN_IN, b->q8, b->packed, SPL_ROWS_BATCH);
+    spl_op *op = spl_push(b, SPL_OP_ATTN_PREPARE, layer, SPL_ROWS_BATCH);
     op->in = b->packed;
     op->out = b->queries;
     op->out2 = b->keys;
-    uses(b, op, SPL_T_Q_NORM, false);
-    uses(b, op, SPL_T_K_NORM, false);
-    op = push(b, SPL_OP_KV_STORE, layer);
+    (void)spl_uses(b, op, SPL_T_Q_NORM, false);
+    (void)spl_uses(b, op, SPL_T_K_NORM, false);
+    op = spl_push(b, SPL_OP_KV_STORE, layer, SPL_ROWS_BATCH);
     op->in = b->packed;
     op->out2 = b->keys;
-    op = push(b, SPL_OP_ATTEND, layer);
+    op = spl_push(b, SPL_OP_ATTEND, layer, SPL_ROWS_BATCH);
     op->in = b->queries;
     op->scratch = b->packed; /* the gates */
     op->out = b->mixed;
     op->kv_bytes_per_token =
         (uint32_t)(g->n_kv_heads * spl_kv_block_bytes(g->head_dim, b->list->oracle) / SPL_PAGE_TOKENS);
-    quantise(b, layer, b->mixed, spl_q_width(g));
-    op = linear(b, SPL_OP_LINEAR, layer, SPL_T_ATTN_OUT, b->mixed, b->list->hidden);
+    spl_push_quantise(b, layer, b->mixed, spl_q_width(g), SPL_ROWS_BATCH);
+    op = spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_ATTN_OUT, b->mixed, b->list->hidden, SPL_ROWS_BATCH);
     op->add = 1;
 }
 
-static void build_gdn(builder *b, uint32_t layer) {
+static void build_gdn(spl_builder *b, uint32_t layer) {
     const spl_geometry *g = b->g;
     uint64_t state = (uint64_t)g->gdn_value_heads * g->gdn_head_dim * g->gdn_head_dim * sizeof(float);
     uint64_t window = (uint64_t)(SPL_CONV_TAPS - 1) * spl_gdn_channels(g) * sizeof(float);
-    (void)linear(b, SPL_OP_LINEAR, layer, SPL_T_GDN_IN, b->q8, b->packed);
-    spl_op *op = push(b, SPL_OP_GDN_PREPARE, layer);
+    (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_GDN_IN, b->q8, b->packed, SPL_ROWS_BATCH);
+    spl_op *op = spl_push(b, SPL_OP_GDN_PREPARE, layer, SPL_ROWS_BATCH);
     op->in = b->packed;
     op->out = b->mixed;
     op->out2 = b->gates;
     op->lane_bytes = 2 * window;
-    uses(b, op, SPL_T_GDN_CONV, false);
-    uses(b, op, SPL_T_GDN_DECAY, false);
-    uses(b, op, SPL_T_GDN_DT_BIAS, false);
-    op = push(b, SPL_OP_GDN_SCAN, layer);
+    (void)spl_uses(b, op, SPL_T_GDN_CONV, false);
+    (void)spl_uses(b, op, SPL_T_GDN_DECAY, false);
+    (void)spl_uses(b, op, SPL_T_GDN_DT_BIAS, false);
+    op = spl_push(b, SPL_OP_GDN_SCAN, layer, SPL_ROWS_BATCH);
     op->in = b->mixed;
     op->out2 = b->gates;
     op->out = b->queries;
     op->lane_bytes = 2 * state;
-    op = push(b, SPL_OP_GDN_NORM, layer);
+    op = spl_push(b, SPL_OP_GDN_NORM, layer, SPL_ROWS_BATCH);
     op->in = b->packed; /* z */
     op->out = b->queries;
-    uses(b, op, SPL_T_GDN_NORM, true);
-    quantise(b, layer, b->queries, spl_gdn_value_width(g));
-    op = linear(b, SPL_OP_LINEAR, layer, SPL_T_GDN_OUT, b->queries, b->list->hidden);
+    (void)spl_uses(b, op, SPL_T_GDN_NORM, true);
+    spl_push_quantise(b, layer, b->queries, spl_gdn_value_width(g), SPL_ROWS_BATCH);
+    op = spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_GDN_OUT, b->queries, b->list->hidden, SPL_ROWS_BATCH);
     op->add = 1;
 }
 
-static void build_layer(builder *b, uint32_t layer, bool capture) {
+static void build_layer(spl_builder *b, uint32_t layer, bool capture) {
     const spl_geometry *g = b->g;
-    (void)norm(b, layer, SPL_T_INPUT_NORM, b->list->hidden, SPL_ROWS_BATCH);
+    (void)spl_push_norm(b, layer, SPL_T_INPUT_NORM, b->list->hidden, SPL_NO_COPY, SPL_ROWS_BATCH);
     if (spl_layer_is_attention(g, layer)) {
         build_attention(b, layer);
     } else {
         build_gdn(b, layer);
     }
-    (void)norm(b, layer, SPL_T_POST_NORM, b->list->hidden, SPL_ROWS_BATCH);
-    (void)linear(b, SPL_OP_GATE_UP, layer, SPL_T_GATE_UP, b->q8, b->wide);
-    quantise(b, layer, b->wide, g->ffn_width);
-    spl_op *op = linear(b, SPL_OP_LINEAR, layer, SPL_T_DOWN, b->wide, b->list->hidden);
+    (void)spl_push_norm(b, layer, SPL_T_POST_NORM, b->list->hidden, SPL_NO_COPY, SPL_ROWS_BATCH);
+    (void)spl_push_linear(b, SPL_OP_GATE_UP, layer, SPL_T_GATE_UP, b->q8, b->wide, SPL_ROWS_BATCH);
+    spl_push_quantise(b, layer, b->wide, g->ffn_width, SPL_ROWS_BATCH);
+    spl_op *op = spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DOWN, b->wide, b->list->hidden, SPL_ROWS_BATCH);
     op->add = 1;
     for (uint32_t i = 0; capture && i < g->draft->n_capture; i++) {
         if (g->draft->capture[i] != layer) continue;
-        op = push(b, SPL_OP_CAPTURE, layer);
+        op = spl_push(b, SPL_OP_CAPTURE, layer, SPL_ROWS_BATCH);
         op->in = b->list->hidden;
         op->out = b->list->captured;
         op->capture = (uint8_t)i;
@@ -174,8 +166,7 @@ static void build_layer(builder *b, uint32_t layer, bool capture) {
     }
 }
 
-/* Reserves n bytes of the arena, 64-aligned. */
-static uint64_t take(spl_op_list *l, uint64_t n_bytes) {
+uint64_t spl_take(spl_op_list *l, uint64_t n_bytes) {
     uint64_t at = l->arena_bytes;
     l->arena_bytes = spl_round_up(at + n_bytes, SPL_CACHE_LINE);
     return at;
@@ -183,68 +174,115 @@ static uint64_t take(spl_op_list *l, uint64_t n_bytes) {
 
 static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static void plan_arena(builder *b, bool capture) {
+/* Bytes of the shared q8 block (the oracle keeps the norm's f32 rows there). */
+static uint64_t q8_bytes(const spl_builder *b) {
+    const spl_geometry *g = b->g;
+    const spl_op_list *l = b->list;
+    uint64_t widest = max_u64(max_u64(g->hidden, g->ffn_width), max_u64(spl_q_width(g), spl_gdn_value_width(g)));
+    uint64_t rows = l->max_rows, block = l->max_block_rows + l->max_context_rows;
+    uint64_t target = l->oracle ? rows * g->hidden * sizeof(float) : spl_q8_bytes(rows, widest);
+    if (block == 0) return target;
+    uint64_t inputs = max_u64(max_u64(g->draft->ffn_width, g->hidden), g->draft->n_q_heads * g->draft->head_dim);
+    uint64_t draft = max_u64(spl_q8_bytes(block, inputs), spl_q8_bytes(l->max_context_rows, l->captured_width));
+    return max_u64(target, l->oracle ? block * g->hidden * sizeof(float) : draft);
+}
+
+static void plan_arena(spl_builder *b) {
     const spl_geometry *g = b->g;
     spl_op_list *l = b->list;
     uint64_t rows = l->max_rows, f = sizeof(float);
-    uint64_t widest = max_u64(max_u64(g->hidden, g->ffn_width), max_u64(spl_q_width(g), spl_gdn_value_width(g)));
-    l->tokens = take(l, rows * sizeof(uint32_t));
-    l->cos = take(l, rows * (g->rotary_dims / 2) * f);
-    l->sin = take(l, rows * (g->rotary_dims / 2) * f);
-    l->hidden = take(l, rows * g->hidden * f);
-    b->q8 = take(l, l->oracle ? rows * g->hidden * f : spl_q8_bytes(rows, widest));
-    b->packed = take(l, rows * max_u64(spl_attention_in_width(g), spl_gdn_in_width(g)) * f);
-    b->mixed = take(l, rows * max_u64(spl_q_width(g), spl_gdn_channels(g)) * f);
-    b->gates = take(l, rows * 2 * g->gdn_value_heads * f);
-    b->queries = take(l, rows * max_u64(spl_q_width(g), spl_gdn_value_width(g)) * f);
-    b->keys = take(l, rows * spl_kv_width(g) * f);
-    b->wide = take(l, rows * g->ffn_width * f);
-    b->gathered = take(l, (uint64_t)l->max_logit_rows * g->hidden * f);
-    l->logits = take(l, (uint64_t)l->max_logit_rows * g->vocab * f);
-    l->captured_width = capture ? g->draft->n_capture * g->hidden : 0;
-    l->captured = take(l, rows * l->captured_width * f);
+    l->tokens = spl_take(l, rows * sizeof(uint32_t));
+    l->cos = spl_take(l, rows * (g->rotary_dims / 2) * f);
+    l->sin = spl_take(l, rows * (g->rotary_dims / 2) * f);
+    l->hidden = spl_take(l, rows * g->hidden * f);
+    b->q8 = spl_take(l, q8_bytes(b));
+    b->packed = spl_take(l, rows * max_u64(spl_attention_in_width(g), spl_gdn_in_width(g)) * f);
+    b->mixed = spl_take(l, rows * max_u64(spl_q_width(g), spl_gdn_channels(g)) * f);
+    b->gates = spl_take(l, rows * 2 * g->gdn_value_heads * f);
+    b->queries = spl_take(l, rows * max_u64(spl_q_width(g), spl_gdn_value_width(g)) * f);
+    b->keys = spl_take(l, rows * spl_kv_width(g) * f);
+    b->wide = spl_take(l, rows * g->ffn_width * f);
+    b->gathered = spl_take(l, (uint64_t)l->max_logit_rows * g->hidden * f);
+    l->logits = spl_take(l, (uint64_t)l->max_logit_rows * g->vocab * f);
+    l->captured = spl_take(l, rows * l->captured_width * f);
+    if (l->parts & SPL_LIST_ACCEPT) {
+        l->accept_scratch_bytes = spl_round_up(spl_dist_scratch_bytes(g->vocab), SPL_CACHE_LINE);
+        l->accept_scratch = spl_take(l, SPL_MAX_LANES * l->accept_scratch_bytes);
+    }
+    if (l->max_block_rows + l->max_context_rows > 0) spl_plan_draft(b);
 }
 
-static void build_all(builder *b, bool capture) {
+static void build_target(spl_builder *b) {
     const spl_geometry *g = b->g;
     spl_op_list *l = b->list;
-    spl_op *op = push(b, SPL_OP_ROPE_TABLE, SPL_NO_LAYER);
+    spl_op *op = spl_push(b, SPL_OP_ROPE_TABLE, SPL_NO_LAYER, SPL_ROWS_BATCH);
     op->out = l->cos;
     op->out2 = l->sin;
-    op = push(b, SPL_OP_EMBED, SPL_NO_LAYER);
+    op = spl_push(b, SPL_OP_EMBED, SPL_NO_LAYER, SPL_ROWS_BATCH);
     op->in = l->tokens;
     op->out = l->hidden;
     op->k = g->hidden;
-    op->weight = weight_of(b, SPL_T_EMBED, SPL_NO_LAYER); /* gathered, not streamed: no weight bytes */
-    for (uint32_t layer = 0; layer < b->n_layers; layer++) build_layer(b, layer, capture);
-    op = push(b, SPL_OP_GATHER, SPL_NO_LAYER);
-    op->rows = SPL_ROWS_LOGITS;
+    op->weight = weight_of(b, SPL_FILE_TARGET, SPL_T_EMBED, SPL_NO_LAYER); /* gathered, not streamed: no bytes */
+    for (uint32_t layer = 0; layer < b->n_layers; layer++) build_layer(b, layer, l->captured_width > 0);
+    op = spl_push(b, SPL_OP_GATHER, SPL_NO_LAYER, SPL_ROWS_LOGITS);
     op->in = l->hidden;
     op->out = b->gathered;
     op->k = g->hidden;
-    (void)norm(b, SPL_NO_LAYER, SPL_T_FINAL_NORM, b->gathered, SPL_ROWS_LOGITS);
-    op = linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->q8, l->logits);
-    op->rows = SPL_ROWS_LOGITS;
+    (void)spl_push_norm(b, SPL_NO_LAYER, SPL_T_FINAL_NORM, b->gathered, SPL_NO_COPY, SPL_ROWS_LOGITS);
+    (void)spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->q8, l->logits, SPL_ROWS_LOGITS);
+}
+
+/* Every stage of a step in its order; a list without a part leaves its stages out. */
+static void build_all(spl_builder *b) {
+    unsigned parts = b->list->parts;
+    if (parts & SPL_LIST_DRAFT) spl_build_draft(b);
+    b->file = SPL_FILE_TARGET;
+    build_target(b);
+    if (parts & SPL_LIST_CONTEXT) spl_build_context(b);
+    if (parts & SPL_LIST_ACCEPT) (void)spl_push(b, SPL_OP_ACCEPT, SPL_NO_LAYER, SPL_ROWS_LOGITS);
+}
+
+static spl_status load_specs(spl_builder *b) {
+    for (uint32_t file = SPL_FILE_TARGET; file <= SPL_FILE_DRAFT; file++) {
+        uint32_t n = spl_layout_count(b->g, (spl_file_id)file, b->n_layers);
+        b->n_specs[file] = n;
+        b->specs[file] = calloc(n ? n : 1, sizeof *b->specs[file]);
+        if (!b->specs[file]) return SPL_E_NOMEM;
+        for (uint32_t i = 0; i < n; i++)
+            (void)spl_layout_tensor(b->g, (spl_file_id)file, b->n_layers, i, &b->specs[file][i]);
+    }
+    return SPL_OK;
 }
 
 spl_status spl_op_list_build(spl_op_list *out, const spl_geometry *g, uint32_t n_layers, uint32_t max_rows,
-                             uint32_t max_logit_rows, bool capture, bool oracle, spl_error *err) {
+                             uint32_t max_logit_rows, unsigned parts, bool oracle, spl_error *err) {
     memset(out, 0, sizeof *out);
     if (g->n_experts > 0)
         return spl_fail(err, SPL_E_UNSUPPORTED, "%s is a mixture of experts; this version runs dense models only",
                         g->display);
-    builder b = {.g = g, .n_layers = n_layers == 0 || n_layers > g->n_layers ? g->n_layers : n_layers, .list = out};
+    if (!g->draft) parts &= SPL_LIST_ACCEPT;
+    if (g->draft && g->draft->hidden != g->hidden)
+        return spl_fail(err, SPL_E_INVALID, "the draft of %s is %u wide; its target is %u", g->display,
+                        g->draft->hidden, g->hidden);
+    if (g->draft && (g->draft->selector_top_k > 16 || g->draft->selector_rank > SPL_MAX_SELECTOR_RANK ||
+                     g->draft->n_q_heads > 16 * g->draft->n_kv_heads || g->draft->block_rows != SPL_BLOCK_ROWS))
+        return spl_fail(err, SPL_E_UNSUPPORTED, "the draft of %s needs more candidates, rank or heads than planned for",
+                        g->display);
+    spl_builder b = {.g = g, .n_layers = n_layers == 0 || n_layers > g->n_layers ? g->n_layers : n_layers, .list = out};
     out->max_rows = max_rows;
     out->max_logit_rows = max_logit_rows;
+    out->parts = parts;
     out->oracle = oracle;
-    b.n_specs = spl_layout_count(g, SPL_FILE_TARGET, b.n_layers);
-    b.specs = calloc(b.n_specs, sizeof *b.specs);
-    if (!b.specs) return spl_fail(err, SPL_E_NOMEM, "no memory for the op list");
-    for (uint32_t i = 0; i < b.n_specs; i++) (void)spl_layout_tensor(g, SPL_FILE_TARGET, b.n_layers, i, &b.specs[i]);
-    capture = capture && g->draft != NULL;
-    plan_arena(&b, capture);
-    build_all(&b, capture);
-    free(b.specs);
+    if (parts & SPL_LIST_DRAFT) out->max_block_rows = out->max_context_rows = SPL_MAX_DECODE_ROWS;
+    if (parts & SPL_LIST_CONTEXT) out->max_context_rows = max_rows;
+    if (parts & (SPL_LIST_CAPTURE | SPL_LIST_CONTEXT | SPL_LIST_DRAFT))
+        out->captured_width = g->draft->n_capture * g->hidden;
+    b.status = load_specs(&b);
+    if (b.status == SPL_OK) {
+        plan_arena(&b);
+        build_all(&b);
+    }
+    for (uint32_t file = 0; file < SPL_N_FILES; file++) free(b.specs[file]);
     if (b.status == SPL_OK) return SPL_OK;
     spl_op_list_free(out);
     return spl_fail(err, b.status, "the op list of %s cannot be built: %s", g->display, spl_status_text(b.status));
@@ -264,13 +302,17 @@ uint64_t spl_op_list_step_bytes(const spl_op_list *list, uint32_t n_lanes, uint6
     return total;
 }
 
-uint64_t spl_op_list_step_macs(const spl_op_list *list, uint32_t n_rows, uint32_t n_logit_rows) {
+uint64_t spl_op_list_step_macs(const spl_op_list *list, uint32_t n_rows, uint32_t n_logit_rows, uint32_t n_context) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < list->n_ops; i++) {
         const spl_op *op = &list->ops[i];
-        uint64_t rows = op->rows == SPL_ROWS_LOGITS ? n_logit_rows : n_rows;
-        if (op->kind == SPL_OP_LINEAR) total += rows * op->k * op->n_out;
-        if (op->kind == SPL_OP_GATE_UP) total += rows * op->k * op->n_out * 2;
+        const uint64_t rows[] = {[SPL_ROWS_BATCH] = n_rows,
+                                 [SPL_ROWS_LOGITS] = n_logit_rows,
+                                 [SPL_ROWS_BLOCK] = n_rows,
+                                 [SPL_ROWS_CONTEXT] = n_context,
+                                 [SPL_ROWS_BLOCK_CONTEXT] = (uint64_t)n_rows + n_context};
+        if (op->kind == SPL_OP_LINEAR) total += rows[op->rows] * op->k * op->n_out;
+        if (op->kind == SPL_OP_GATE_UP) total += rows[op->rows] * op->k * op->n_out * 2;
     }
     return total;
 }
@@ -291,4 +333,10 @@ uint64_t spl_state_cell_bytes(const spl_geometry *g, uint32_t n_layers) {
 
 uint64_t spl_kv_page_bytes(const spl_geometry *g, uint32_t n_layers, bool f32) {
     return (uint64_t)count_layers(g, n_layers, true) * g->n_kv_heads * spl_kv_block_bytes(g->head_dim, f32);
+}
+
+uint64_t spl_draft_ring_bytes(const spl_geometry *g) {
+    const spl_draft_geometry *d = g->draft;
+    if (!d) return 0;
+    return 2ull * d->n_layers * d->n_kv_heads * d->window_tokens * d->head_dim * sizeof(uint16_t);
 }

@@ -6,35 +6,14 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "step/step.h"
-
-/* Small tensors of a layer, resolved once. */
-typedef struct layer_tensors {
-    const float *q_norm, *k_norm;                   /* attention */
-    const float *conv, *decay, *dt_bias, *gdn_norm; /* GDN */
-} layer_tensors;
-
-struct spl_step {
-    const spl_geometry *g;
-    uint32_t n_layers;
-    spl_kernels k;
-    spl_team *team;
-    spl_weights weights;
-    spl_op_list list;
-    layer_tensors *layers;
-    spl_share *shares; /* one per op */
-    float *inverse_frequency;
-    uint8_t *arena;
-    uint8_t *scratch; /* scratch_bytes per member */
-    size_t scratch_bytes;
-    const spl_batch *batch; /* of the run in progress */
-    atomic_uint stop_at;    /* ops from here on are not run */
-};
+#include "step/run.h"
 
 static size_t scratch_bytes_of(const spl_geometry *g) {
     size_t attend = spl_attend_scratch_bytes(g->n_q_heads, g->n_kv_heads, g->head_dim);
     size_t scan = spl_gdn_scratch_bytes(g->gdn_head_dim);
-    return (size_t)spl_round_up(attend > scan ? attend : scan, 4096);
+    size_t draft = spl_draft_scratch_bytes(g);
+    size_t most = attend > scan ? attend : scan;
+    return (size_t)spl_round_up(most > draft ? most : draft, 4096);
 }
 
 uint64_t spl_pending_bytes(const spl_geometry *g, uint32_t n_layers) {
@@ -64,10 +43,31 @@ void spl_pending_place(spl_pending *out, void *memory, const spl_geometry *g, ui
     out->half = 0;
 }
 
-static float *rows_at(const spl_step *s, uint64_t offset) { return (float *)(void *)(s->arena + offset); }
+static float *rows_at(const spl_step *s, uint64_t offset) { return spl_rows_at(s, offset); }
 
-static uint32_t rows_of(const spl_step *s, const spl_op *op) {
-    return op->rows == SPL_ROWS_LOGITS ? s->batch->n_logit_rows : s->batch->n_rows;
+uint32_t spl_rows_of(const spl_step *s, spl_rows rows) {
+    switch (rows) {
+    case SPL_ROWS_BATCH: return s->batch->n_rows;
+    case SPL_ROWS_LOGITS: return s->batch->lanes ? s->batch->n_rows : s->batch->n_logit_rows;
+    case SPL_ROWS_BLOCK: return s->n_block_rows;
+    case SPL_ROWS_CONTEXT: return s->n_context_rows;
+    case SPL_ROWS_BLOCK_CONTEXT: return s->n_block_rows + s->n_context_rows;
+    }
+    return 0;
+}
+
+static uint32_t rows_of(const spl_step *s, const spl_op *op) { return spl_rows_of(s, (spl_rows)op->rows); }
+
+/* The first rows of the q8 block at `in`, which was made for op->in_rows rows. */
+static spl_q8_rows q8_of(const spl_step *s, const spl_op *op) {
+    spl_q8_rows x = spl_q8_at(s->arena + op->in, spl_rows_of(s, (spl_rows)op->in_rows), op->k);
+    x.n_rows = rows_of(s, op);
+    return x;
+}
+
+static const void *weight_at(const spl_step *s, const spl_op *op) {
+    const uint8_t *w = s->weights[op->file].data[op->weight];
+    return w + (size_t)op->panel_begin * (op->k / SPL_GROUP) * SPL_Q4_TILE_BYTES;
 }
 
 /* ---- one function per op: units [begin, end) ------------------------------------------------ */
@@ -86,7 +86,7 @@ static void run_rope(const spl_step *s, const spl_op *op, uint32_t begin, uint32
 }
 
 static void run_embed(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    s->k.embed_rows(&(spl_embed_args){.table = s->weights.data[op->weight],
+    s->k.embed_rows(&(spl_embed_args){.table = weight_at(s, op),
                                       .tokens = (const uint32_t *)(const void *)(s->arena + op->in),
                                       .y = rows_at(s, op->out),
                                       .k = op->k,
@@ -97,16 +97,15 @@ static void run_embed(const spl_step *s, const spl_op *op, uint32_t begin, uint3
 static void run_norm(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
     spl_norm_args a = {.x = rows_at(s, op->in),
                        .x_stride = op->k,
-                       .weight = s->weights.data[op->weight],
-                       .eps = s->g->rms_eps,
+                       .weight = weight_at(s, op),
+                       .eps = op->file == SPL_FILE_DRAFT ? s->g->draft->rms_eps : s->g->rms_eps,
                        .k = op->k,
                        .row_begin = begin,
                        .row_end = end};
-    if (s->list.oracle) {
-        a.y = rows_at(s, op->out);
-    } else {
-        a.q8 = spl_q8_at(s->arena + op->out, rows_of(s, op), op->k);
-    }
+    /* Context rows come to lie behind the block rows. */
+    size_t shift = op->rows == SPL_ROWS_CONTEXT ? (size_t)s->n_block_rows * op->k : 0;
+    if (op->out2 != SPL_NO_COPY) a.y = rows_at(s, op->out2) + shift;
+    if (!s->list->oracle && op->out != SPL_NO_COPY) a.q8 = spl_q8_at(s->arena + op->out, rows_of(s, op), op->k);
     s->k.rms_norm(&a);
 }
 
@@ -119,13 +118,13 @@ static void run_quantise(const spl_step *s, const spl_op *op, uint32_t begin, ui
 }
 
 static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    spl_linear_f32_args a = {.w = s->weights.data[op->weight],
+    spl_linear_f32_args a = {.w = weight_at(s, op),
                              .n_out = op->n_out,
                              .k = op->k,
                              .x = rows_at(s, op->in),
                              .n_rows = rows_of(s, op),
                              .y = rows_at(s, op->out),
-                             .y_stride = op->n_out,
+                             .y_stride = op->y_stride,
                              .add = op->add != 0,
                              .panel_begin = begin,
                              .panel_end = end};
@@ -137,26 +136,25 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
 }
 
 static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    if (s->list.oracle) {
+    if (s->list->oracle) {
         run_linear_f32(s, op, begin, end);
         return;
     }
-    spl_q8_rows x = spl_q8_at(s->arena + op->in, rows_of(s, op), op->k);
     if (op->kind == SPL_OP_GATE_UP) {
-        s->k.gate_up_q4(&(spl_gate_up_args){.w = s->weights.data[op->weight],
+        s->k.gate_up_q4(&(spl_gate_up_args){.w = weight_at(s, op),
                                             .n_out = op->n_out,
-                                            .x = x,
+                                            .x = q8_of(s, op),
                                             .y = rows_at(s, op->out),
-                                            .y_stride = op->n_out,
+                                            .y_stride = op->y_stride,
                                             .pair_begin = begin,
                                             .pair_end = end});
         return;
     }
-    s->k.linear_q4(&(spl_linear_args){.w = s->weights.data[op->weight],
+    s->k.linear_q4(&(spl_linear_args){.w = weight_at(s, op),
                                       .n_out = op->n_out,
-                                      .x = x,
+                                      .x = q8_of(s, op),
                                       .y = rows_at(s, op->out),
-                                      .y_stride = op->n_out,
+                                      .y_stride = op->y_stride,
                                       .add = op->add != 0,
                                       .panel_begin = begin,
                                       .panel_end = end});
@@ -164,13 +162,13 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
 
 static void run_attn_prepare(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
     const spl_geometry *g = s->g;
-    const layer_tensors *t = &s->layers[op->layer];
+    const spl_layer_tensors *t = &s->layers[op->layer];
     s->k.attn_prepare(&(spl_attn_prepare_args){.in = rows_at(s, op->in),
                                                .in_stride = spl_attention_in_width(g),
                                                .q_norm = t->q_norm,
                                                .k_norm = t->k_norm,
-                                               .cos = rows_at(s, s->list.cos),
-                                               .sin = rows_at(s, s->list.sin),
+                                               .cos = rows_at(s, s->list->cos),
+                                               .sin = rows_at(s, s->list->sin),
                                                .q = rows_at(s, op->out),
                                                .k = rows_at(s, op->out2),
                                                .n_q_heads = g->n_q_heads,
@@ -184,7 +182,7 @@ static void run_attn_prepare(const spl_step *s, const spl_op *op, uint32_t begin
 
 static spl_kv_view kv_view(const spl_step *s, const spl_op *op, const spl_segment *seg) {
     const spl_geometry *g = s->g;
-    size_t block = spl_kv_block_bytes(g->head_dim, s->list.oracle);
+    size_t block = spl_kv_block_bytes(g->head_dim, s->list->oracle);
     return (spl_kv_view){.pool = s->batch->kv_pool,
                          .page_table = seg->page_table,
                          .page_stride = s->batch->page_stride,
@@ -206,7 +204,7 @@ static void kv_store_segment(const spl_step *s, const spl_op *op, const spl_segm
                            .n_rows = seg->n_rows,
                            .head_begin = begin,
                            .head_end = end};
-    (s->list.oracle ? s->k.kv_store_f32 : s->k.kv_store_i8)(&a);
+    (s->list->oracle ? s->k.kv_store_f32 : s->k.kv_store_i8)(&a);
 }
 
 static void attend_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
@@ -224,7 +222,7 @@ static void attend_segment(const spl_step *s, const spl_op *op, const spl_segmen
                          .unit_begin = begin,
                          .unit_end = end,
                          .scratch = s->scratch + member * s->scratch_bytes};
-    (s->list.oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
+    (s->list->oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
 }
 
 /* Where the GDN front of a segment's rows goes: the arena, or the pending buffer's other half when the
@@ -245,7 +243,7 @@ static gdn_rows gdn_rows_of(const spl_step *s, const spl_op *op, const spl_segme
     }
     float *gates = rows_at(s, op->out2);
     return (gdn_rows){rows_at(s, mixed_offset) + seg->row_begin * channels, gates + seg->row_begin * heads,
-                      gates + (s->list.max_rows + seg->row_begin) * heads};
+                      gates + (s->list->max_rows + seg->row_begin) * heads};
 }
 
 static float *window_of(const spl_step *s, const spl_op *op, const spl_segment *seg) {
@@ -269,7 +267,7 @@ static void slide_window(float *window, const float *rows, size_t row_stride, si
 static void gdn_prepare_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin,
                                 uint32_t end) {
     const spl_geometry *g = s->g;
-    const layer_tensors *t = &s->layers[op->layer];
+    const spl_layer_tensors *t = &s->layers[op->layer];
     size_t channels = spl_gdn_channels(g), d = g->gdn_head_dim;
     float *window = window_of(s, op, seg);
     if (seg->n_pending > 0) {
@@ -346,15 +344,23 @@ static void run_gdn_norm(const spl_step *s, const spl_op *op, uint32_t begin, ui
 }
 
 static void run_capture(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    for (uint32_t r = begin; r < end; r++)
-        memcpy(rows_at(s, op->out) + (size_t)r * s->list.captured_width + (size_t)op->capture * op->k,
-               rows_at(s, op->in) + (size_t)r * op->k, op->k * sizeof(float));
+    size_t width = s->list->captured_width, slot = (size_t)op->capture * op->k;
+    for (uint32_t i = 0; i < s->batch->n_segments; i++) {
+        const spl_segment *seg = &s->batch->segments[i];
+        for (uint32_t r = 0; r < seg->n_rows; r++) {
+            uint32_t row = seg->row_begin + r;
+            if (row < begin || row >= end) continue;
+            float *to = seg->features ? seg->features + r * width : rows_at(s, op->out) + row * width;
+            memcpy(to + slot, rows_at(s, op->in) + (size_t)row * op->k, op->k * sizeof(float));
+        }
+    }
 }
 
 static void run_gather(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    for (uint32_t i = begin; i < end; i++)
-        memcpy(rows_at(s, op->out) + (size_t)i * op->k, rows_at(s, op->in) + (size_t)s->batch->logit_rows[i] * op->k,
-               op->k * sizeof(float));
+    for (uint32_t i = begin; i < end; i++) {
+        size_t row = s->batch->lanes ? i : s->batch->logit_rows[i];
+        memcpy(rows_at(s, op->out) + (size_t)i * op->k, rows_at(s, op->in) + row * op->k, op->k * sizeof(float));
+    }
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
@@ -369,13 +375,18 @@ static op_units units_of(const spl_step *s, const spl_op *op) {
     const spl_geometry *g = s->g;
     uint32_t rows = rows_of(s, op);
     switch ((spl_op_kind)op->kind) {
-    case SPL_OP_LINEAR: return (op_units){.n = (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE), .grain = 4};
-    case SPL_OP_GATE_UP: return (op_units){.n = (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE), .grain = 2};
+    case SPL_OP_LINEAR:
+        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = 4};
+    case SPL_OP_GATE_UP:
+        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = 2};
     case SPL_OP_KV_STORE: return (op_units){.n = g->n_kv_heads, .grain = 1, .by_segment = true};
     case SPL_OP_ATTEND: return (op_units){.n = g->n_kv_heads, .grain = 1, .per_row = g->n_kv_heads, .by_segment = true};
     case SPL_OP_GDN_PREPARE:
         return (op_units){.n = 2 * g->gdn_key_heads + g->gdn_value_heads, .grain = 1, .by_segment = true};
     case SPL_OP_GDN_SCAN: return (op_units){.n = g->gdn_value_heads, .grain = 1, .by_segment = true};
+    case SPL_OP_DRAFT_ATTEND: return (op_units){.n = rows / SPL_BLOCK_ROWS * g->draft->n_kv_heads, .grain = 1};
+    case SPL_OP_DRAFT_WALK: return (op_units){.n = rows / SPL_BLOCK_ROWS, .grain = 1};
+    case SPL_OP_ACCEPT: return (op_units){.n = s->batch->n_segments, .grain = 1};
     default: return (op_units){.n = rows, .grain = 1};
     }
 }
@@ -409,7 +420,7 @@ static void run_segments(const spl_step *s, const spl_op *op, const op_units *u,
     }
 }
 
-static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end, uint32_t member) {
     switch ((spl_op_kind)op->kind) {
     case SPL_OP_ROPE_TABLE: run_rope(s, op, begin, end); break;
     case SPL_OP_EMBED: run_embed(s, op, begin, end); break;
@@ -421,15 +432,15 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     case SPL_OP_GDN_NORM: run_gdn_norm(s, op, begin, end); break;
     case SPL_OP_CAPTURE: run_capture(s, op, begin, end); break;
     case SPL_OP_GATHER: run_gather(s, op, begin, end); break;
-    default: break;
+    default: spl_run_draft(s, op, begin, end, member); break;
     }
 }
 
 static void walk(void *arg, uint32_t member) {
     spl_step *s = arg;
     spl_set_ftz();
-    for (uint32_t i = 0; i < s->list.n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed); i++) {
-        const spl_op *op = &s->list.ops[i];
+    for (uint32_t i = 0; i < s->list->n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed); i++) {
+        const spl_op *op = &s->list->ops[i];
         op_units u = units_of(s, op);
         uint32_t n = u.n;
         if (u.by_segment) {
@@ -444,7 +455,7 @@ static void walk(void *arg, uint32_t member) {
             if (u.by_segment) {
                 run_segments(s, op, &u, begin, end, member);
             } else {
-                run_range(s, op, begin, end);
+                run_range(s, op, begin, end, member);
             }
         }
         /* Member 0 decides before the barrier that ends op i, so all members read the same index after it. */
@@ -454,28 +465,44 @@ static void walk(void *arg, uint32_t member) {
     }
 }
 
+static spl_status check_segment(const spl_step *s, const spl_batch *b, uint32_t index, spl_error *err) {
+    const spl_segment *seg = &b->segments[index];
+    const spl_decode_lane *lane = b->lanes ? &b->lanes[index] : NULL;
+    bool deferred = seg->n_commit < seg->n_rows;
+    bool sound = seg->n_rows > 0 && seg->n_commit <= seg->n_rows && seg->n_pending <= SPL_BLOCK_ROWS &&
+                 (!deferred || (seg->n_commit == 0 && seg->n_rows <= SPL_BLOCK_ROWS)) &&
+                 (!(deferred || seg->n_pending > 0) || seg->pending);
+    if (lane && sound)
+        sound = seg->n_rows <= SPL_BLOCK_ROWS && lane->n_context <= SPL_BLOCK_ROWS &&
+                lane->n_context <= seg->position &&
+                (!(lane->drafts || lane->n_context > 0) ||
+                 ((s->lists[1].parts & SPL_LIST_DRAFT) && seg->ring && (lane->context || lane->n_context == 0)));
+    return sound ? SPL_OK : spl_fail(err, SPL_E_INVALID, "segment %u of the batch is inconsistent", index);
+}
+
 static spl_status check_batch(const spl_step *s, const spl_batch *b, spl_error *err) {
-    if (b->n_rows == 0 || b->n_rows > s->list.max_rows || b->n_logit_rows > s->list.max_logit_rows)
+    const spl_op_list *list = &s->lists[b->lanes != NULL];
+    if (b->lanes && !s->has_decode) return spl_fail(err, SPL_E_INVALID, "the step was made without decode runs");
+    uint32_t n_logit_rows = b->lanes ? b->n_rows : b->n_logit_rows;
+    if (b->n_rows == 0 || b->n_rows > list->max_rows || n_logit_rows > list->max_logit_rows ||
+        (b->lanes && b->n_segments > SPL_MAX_LANES))
         return spl_fail(err, SPL_E_INVALID, "a run of %u rows and %u logit rows exceeds the step's %u and %u",
-                        b->n_rows, b->n_logit_rows, s->list.max_rows, s->list.max_logit_rows);
+                        b->n_rows, n_logit_rows, list->max_rows, list->max_logit_rows);
     for (uint32_t i = 0; i < b->n_rows; i++) {
         if (b->tokens[i] >= s->g->vocab)
             return spl_fail(err, SPL_E_INVALID, "token %u is outside the vocabulary of %u", b->tokens[i], s->g->vocab);
     }
-    for (uint32_t i = 0; i < b->n_logit_rows; i++) {
+    for (uint32_t i = 0; !b->lanes && i < b->n_logit_rows; i++) {
         if (b->logit_rows[i] >= b->n_rows)
             return spl_fail(err, SPL_E_INVALID, "logit row %u of %u", b->logit_rows[i], b->n_rows);
     }
     uint32_t covered = 0;
     for (uint32_t i = 0; i < b->n_segments; i++) {
-        const spl_segment *seg = &b->segments[i];
-        bool deferred = seg->n_commit < seg->n_rows;
-        if (seg->row_begin != covered || seg->n_rows == 0 || seg->n_rows > b->n_rows - covered ||
-            seg->n_commit > seg->n_rows || seg->n_pending > SPL_BLOCK_ROWS ||
-            (deferred && (seg->n_commit != 0 || seg->n_rows > SPL_BLOCK_ROWS)) ||
-            ((deferred || seg->n_pending > 0) && !seg->pending))
+        if (b->segments[i].row_begin != covered || b->segments[i].n_rows > b->n_rows - covered)
             return spl_fail(err, SPL_E_INVALID, "segment %u of the batch is inconsistent", i);
-        covered += seg->n_rows;
+        spl_status st = check_segment(s, b, i, err);
+        if (st != SPL_OK) return st;
+        covered += b->segments[i].n_rows;
     }
     if (covered != b->n_rows) return spl_fail(err, SPL_E_INVALID, "segments cover %u of %u rows", covered, b->n_rows);
     return SPL_OK;
@@ -485,31 +512,55 @@ spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err) {
     spl_status st = check_batch(s, batch, err);
     if (st != SPL_OK) return st;
     s->batch = batch;
-    memcpy(s->arena + s->list.tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));
-    memset(s->shares, 0, s->list.n_ops * sizeof *s->shares);
+    s->list = &s->lists[batch->lanes != NULL];
+    spl_draft_begin(s);
+    memcpy(s->arena + s->list->tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));
+    memset(s->shares, 0, s->list->n_ops * sizeof *s->shares);
     atomic_store(&s->stop_at, UINT32_MAX);
     spl_team_run(s->team, walk, s);
     s->batch = NULL;
-    if (atomic_load(&s->stop_at) < s->list.n_ops) return spl_fail(err, SPL_E_CANCELLED, "the run was cancelled");
+    if (atomic_load(&s->stop_at) < s->list->n_ops) return spl_fail(err, SPL_E_CANCELLED, "the run was cancelled");
     return SPL_OK;
 }
 
-float *spl_step_logits(spl_step *s) { return rows_at(s, s->list.logits); }
+float *spl_step_logits(spl_step *s) { return rows_at(s, (s->list ? s->list : &s->lists[0])->logits); }
 
 const float *spl_step_captured(const spl_step *s) {
-    return s->list.captured_width ? rows_at(s, s->list.captured) : NULL;
+    return s->lists[0].captured_width ? rows_at(s, s->lists[0].captured) : NULL;
 }
 
-const spl_op_list *spl_step_list(const spl_step *s) { return &s->list; }
+const spl_op_list *spl_step_list(const spl_step *s) { return &s->lists[0]; }
+const spl_op_list *spl_step_decode_list(const spl_step *s) { return s->has_decode ? &s->lists[1] : NULL; }
 
-spl_status spl_step_bytes(const spl_geometry *g, uint32_t n_layers, uint32_t max_rows, uint32_t max_logit_rows,
-                          bool capture, bool oracle, uint32_t n_threads, uint64_t *bytes, spl_error *err) {
-    spl_op_list list;
-    spl_status st = spl_op_list_build(&list, g, n_layers, max_rows, max_logit_rows, capture, oracle, err);
-    if (st != SPL_OK) return st;
-    *bytes = list.arena_bytes + (uint64_t)n_threads * scratch_bytes_of(g);
-    spl_op_list_free(&list);
-    return SPL_OK;
+/* Both lists; the decode list is empty when not asked for. */
+static spl_status build_lists(spl_op_list lists[2], const spl_step_config *c, uint32_t n_layers, spl_error *err) {
+    unsigned parts = c->capture ? SPL_LIST_CAPTURE : SPL_LIST_TARGET;
+    unsigned decode = SPL_LIST_ACCEPT;
+    if (c->draft) {
+        parts |= SPL_LIST_CONTEXT;
+        decode |= SPL_LIST_DRAFT;
+    }
+    memset(lists, 0, 2 * sizeof *lists);
+    spl_status st =
+        spl_op_list_build(&lists[0], c->geometry, n_layers, c->max_rows, c->max_logit_rows, parts, c->oracle, err);
+    if (st == SPL_OK && c->decode)
+        st = spl_op_list_build(&lists[1], c->geometry, n_layers, SPL_MAX_DECODE_ROWS, SPL_MAX_DECODE_ROWS, decode,
+                               c->oracle, err);
+    return st;
+}
+
+static uint64_t arena_bytes_of(const spl_op_list lists[2]) {
+    return lists[0].arena_bytes > lists[1].arena_bytes ? lists[0].arena_bytes : lists[1].arena_bytes;
+}
+
+spl_status spl_step_bytes(const spl_step_config *config, uint32_t n_layers, uint32_t n_threads, uint64_t *bytes,
+                          spl_error *err) {
+    spl_op_list lists[2];
+    spl_status st = build_lists(lists, config, n_layers, err);
+    if (st == SPL_OK) *bytes = arena_bytes_of(lists) + (uint64_t)n_threads * scratch_bytes_of(config->geometry);
+    spl_op_list_free(&lists[0]);
+    spl_op_list_free(&lists[1]);
+    return st;
 }
 
 /* ---- making and unmaking -------------------------------------------------------------------- */
@@ -520,7 +571,7 @@ static const float *small_tensor(const spl_package *package, spl_tensor_role rol
 
 static void bind_layers(spl_step *s, const spl_package *package) {
     for (uint32_t layer = 0; layer < s->n_layers; layer++) {
-        layer_tensors *t = &s->layers[layer];
+        spl_layer_tensors *t = &s->layers[layer];
         t->q_norm = small_tensor(package, SPL_T_Q_NORM, layer);
         t->k_norm = small_tensor(package, SPL_T_K_NORM, layer);
         t->conv = small_tensor(package, SPL_T_GDN_CONV, layer);
@@ -528,6 +579,12 @@ static void bind_layers(spl_step *s, const spl_package *package) {
         t->dt_bias = small_tensor(package, SPL_T_GDN_DT_BIAS, layer);
         t->gdn_norm = small_tensor(package, SPL_T_GDN_NORM, layer);
     }
+    for (uint32_t layer = 0; s->draft_layers && layer < s->g->draft->n_layers; layer++) {
+        s->draft_layers[layer].q_norm = small_tensor(package, SPL_T_DRAFT_Q_NORM, layer);
+        s->draft_layers[layer].k_norm = small_tensor(package, SPL_T_DRAFT_K_NORM, layer);
+    }
+    s->predecessor = spl_package_tensor(package, SPL_T_DRAFT_PREDECESSOR, SPL_NO_LAYER, NULL);
+    s->successor = spl_package_tensor(package, SPL_T_DRAFT_SUCCESSOR, SPL_NO_LAYER, NULL);
 }
 
 static void *aligned_zeroed(size_t n_bytes) {
@@ -535,6 +592,27 @@ static void *aligned_zeroed(size_t n_bytes) {
     if (posix_memalign(&memory, 4096, n_bytes) != 0) return NULL;
     memset(memory, 0, n_bytes);
     return memory;
+}
+
+static spl_status allocate(spl_step *s, spl_error *err) {
+    uint64_t arena = arena_bytes_of(s->lists);
+    uint32_t n_ops = s->lists[0].n_ops > s->lists[1].n_ops ? s->lists[0].n_ops : s->lists[1].n_ops;
+    uint32_t n_context = s->lists[0].max_context_rows > s->lists[1].max_context_rows ? s->lists[0].max_context_rows
+                                                                                     : s->lists[1].max_context_rows;
+    bool draft = n_context > 0, good = true;
+    s->layers = calloc(s->n_layers, sizeof *s->layers);
+    s->shares = calloc(n_ops, sizeof *s->shares);
+    s->inverse_frequency = calloc(s->g->rotary_dims / 2, sizeof(float));
+    s->arena = aligned_zeroed((size_t)arena);
+    s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team));
+    if (draft) {
+        s->draft_layers = calloc(s->g->draft->n_layers, sizeof *s->draft_layers);
+        s->draft_frequency = calloc(s->g->draft->head_dim / 2, sizeof(float));
+        s->context = calloc(n_context, sizeof *s->context);
+        good = s->draft_layers && s->draft_frequency && s->context;
+    }
+    if (s->layers && s->shares && s->inverse_frequency && s->arena && s->scratch && good) return SPL_OK;
+    return spl_fail(err, SPL_E_NOMEM, "no memory for the step arena of %llu bytes", (unsigned long long)arena);
 }
 
 spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_error *err) {
@@ -546,36 +624,34 @@ spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_er
     s->k = *config->kernels;
     s->team = config->team;
     s->scratch_bytes = scratch_bytes_of(s->g);
-    spl_status st = spl_op_list_build(&s->list, s->g, s->n_layers, config->max_rows, config->max_logit_rows,
-                                      config->capture, config->oracle, err);
-    if (st == SPL_OK) st = spl_weights_bind(&s->weights, config->package, SPL_FILE_TARGET, err);
-    if (st == SPL_OK) {
-        s->layers = calloc(s->n_layers, sizeof *s->layers);
-        s->shares = calloc(s->list.n_ops, sizeof *s->shares);
-        s->inverse_frequency = calloc(s->g->rotary_dims / 2, sizeof(float));
-        s->arena = aligned_zeroed(s->list.arena_bytes);
-        s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team));
-        if (!s->layers || !s->shares || !s->inverse_frequency || !s->arena || !s->scratch)
-            st = spl_fail(err, SPL_E_NOMEM, "no memory for the step arena of %llu bytes",
-                          (unsigned long long)s->list.arena_bytes);
-    }
+    s->has_decode = config->decode;
+    spl_status st = build_lists(s->lists, config, s->n_layers, err);
+    if (st == SPL_OK) st = spl_weights_bind(&s->weights[SPL_FILE_TARGET], config->package, SPL_FILE_TARGET, err);
+    if (st == SPL_OK && config->draft)
+        st = spl_weights_bind(&s->weights[SPL_FILE_DRAFT], config->package, SPL_FILE_DRAFT, err);
+    if (st == SPL_OK) st = allocate(s, err);
     if (st != SPL_OK) {
         spl_step_destroy(s);
         return st;
     }
     bind_layers(s, config->package);
     spl_rope_frequencies(s->inverse_frequency, s->g->rotary_dims, s->g->rope_theta);
+    if (s->draft_frequency) spl_rope_frequencies(s->draft_frequency, s->g->draft->head_dim, s->g->draft->rope_theta);
     *out = s;
     return SPL_OK;
 }
 
 void spl_step_destroy(spl_step *s) {
     if (!s) return;
-    spl_weights_free(&s->weights);
-    spl_op_list_free(&s->list);
+    for (uint32_t i = 0; i < SPL_N_FILES; i++) spl_weights_free(&s->weights[i]);
+    spl_op_list_free(&s->lists[0]);
+    spl_op_list_free(&s->lists[1]);
     free(s->layers);
+    free(s->draft_layers);
     free(s->shares);
     free(s->inverse_frequency);
+    free(s->draft_frequency);
+    free(s->context);
     free(s->arena);
     free(s->scratch);
     free(s);

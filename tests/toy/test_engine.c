@@ -26,17 +26,18 @@ typedef struct reply {
     float logprob_sum;
 } reply;
 
-static splash_engine *open_toy(const char *id, uint32_t n_threads, uint32_t context, uint32_t queue) {
+static splash_engine *open_with(splash_options o) {
     splash_engine *e = NULL;
     splash_error err = {0};
-    splash_options o = {.model = id,
-                        .random_weights = true,
-                        .n_threads = n_threads,
-                        .context_tokens = context,
-                        .queue_limit = queue,
-                        .memory_limit_bytes = (uint64_t)1 << 30};
+    o.random_weights = true;
+    o.memory_limit_bytes = (uint64_t)1 << 30;
     if (splash_open(&e, &o, &err) != SPLASH_OK) fail_msg("%s", err.text);
     return e;
+}
+
+static splash_engine *open_toy(const char *id, uint32_t n_threads, uint32_t context, uint32_t queue) {
+    return open_with((splash_options){
+        .model = id, .n_threads = n_threads, .context_tokens = context, .queue_limit = queue, .no_lookup = true});
 }
 
 static void fill_prompt(uint32_t *tokens, size_t n, uint32_t seed) {
@@ -220,6 +221,69 @@ static void deadlines_fail_the_request(void **state) {
     splash_close(&e);
 }
 
+/* Law 1: text with drafting, with lookup, with any number of rows and lanes equals text without, token for token and
+ * log probability for log probability; penalties, bias and a sampled request with one choice included. */
+static void drafting_changes_nothing(void **state) {
+    (void)state;
+    enum { N = 8, OUT = 64 };
+    static reply plain[N], other[N];
+    uint32_t prompt[N][120];
+    const struct splash_bias bias[] = {{7, 2.5f}, {9, -100}, {300, 1}};
+    splash_prompt base[N];
+    for (uint32_t i = 0; i < N; i++) {
+        fill_prompt(prompt[i], 120, i);
+        if (i & 1) memcpy(prompt[i] + 60, prompt[i], 60 * sizeof(uint32_t)); /* a copied span: lookup has work */
+        base[i] = (splash_prompt){.logprobs = true, .sampling = {.top_p = 1, .repetition_penalty = 1}};
+    }
+    base[2].sampling.repetition_penalty = 1.3f;
+    base[3].sampling.frequency_penalty = 0.2f;
+    base[3].sampling.presence_penalty = 0.5f;
+    base[4].logit_bias = bias;
+    base[4].n_logit_bias = 3;
+    base[5].sampling.temperature = 0.7f;
+    base[5].sampling.top_k = 1;
+    /* A bias that decides everything makes text that repeats: proposals from the context are accepted, and with a
+     * penalty on top only some of them are. */
+    const struct splash_bias strong[] = {{7, 90}, {9, 89}, {11, 88}, {13, 87.5f}};
+    base[6].logit_bias = base[7].logit_bias = strong;
+    base[6].n_logit_bias = base[7].n_logit_bias = 4;
+    base[7].sampling.frequency_penalty = 0.4f;
+    splash_engine *e = open_with((splash_options){.model = "toy", .n_threads = 1, .no_lookup = true});
+    for (uint32_t i = 0; i < N; i++) (void)submit(e, prompt[i], 120, OUT, &plain[i], &base[i]);
+    drain(e, N);
+    splash_close(&e);
+    const splash_options variants[] = {
+        {.model = "toy", .n_threads = 1, .random_draft = true, .no_lookup = true, .fixed_rows = 8},
+        {.model = "toy", .n_threads = 2, .random_draft = true, .fixed_rows = 8},
+        {.model = "toy", .n_threads = 2, .random_draft = true, .fixed_rows = 3},
+        {.model = "toy", .n_threads = 1, .random_draft = true},
+        {.model = "toy", .n_threads = 1, .fixed_rows = 8},
+        {.model = "toy", .n_threads = 2},
+    };
+    for (size_t v = 0; v < SPL_COUNT(variants); v++) {
+        for (uint32_t together = 0; together < 2; together++) {
+            e = open_with(variants[v]);
+            for (uint32_t i = 0; i < N; i++) {
+                (void)submit(e, prompt[i], 120, OUT, &other[i], &base[i]);
+                if (!together) drain(e, 1);
+            }
+            if (together) drain(e, N);
+            splash_stats stats;
+            splash_stats_get(e, &stats);
+            if (variants[v].random_draft) assert_true(stats.draft_tokens_total > 0);
+            if (variants[v].fixed_rows && !variants[v].no_lookup) assert_true(stats.lookup_tokens_total > 0);
+            if (variants[v].fixed_rows == 8 && !variants[v].no_lookup) assert_true(stats.lookup_accepted_total > 0);
+            for (uint32_t i = 0; i < N; i++) {
+                assert_false(other[i].failed);
+                assert_int_equal(other[i].n, OUT);
+                assert_memory_equal(other[i].tokens, plain[i].tokens, OUT * sizeof(uint32_t));
+                assert_true(other[i].logprob_sum == plain[i].logprob_sum);
+            }
+            splash_close(&e);
+        }
+    }
+}
+
 static void *reader(void *arg) {
     splash_engine *e = arg;
     splash_event ev;
@@ -249,9 +313,10 @@ static void shutdown_wakes_the_reader(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbours_change_nothing),  cmocka_unit_test(seeds_repeat_and_differ),
-        cmocka_unit_test(cancel_ends_a_long_prefill), cmocka_unit_test(limits_are_named),
-        cmocka_unit_test(deadlines_fail_the_request), cmocka_unit_test(shutdown_wakes_the_reader),
+        cmocka_unit_test(neighbours_change_nothing), cmocka_unit_test(seeds_repeat_and_differ),
+        cmocka_unit_test(drafting_changes_nothing),  cmocka_unit_test(cancel_ends_a_long_prefill),
+        cmocka_unit_test(limits_are_named),          cmocka_unit_test(deadlines_fail_the_request),
+        cmocka_unit_test(shutdown_wakes_the_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

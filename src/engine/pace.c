@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Expected tokens of R rows are 1 + a1 + a1 a2 + ...; the choice maximises them per second. A step time is a
+ * running mean that ignores hiccups; rates are running means too, fast enough to notice that prose turned into code. */
+#include "engine/pace.h"
+
+#include <string.h>
+
+static const double cost_weight = 0.1;
+static const float rate_weight = 0.06f;
+
+void spl_pace_cost_add(spl_pace_cost *c, bool drafted, uint32_t n_rows, double seconds) {
+    if (n_rows == 0 || n_rows > SPL_MAX_DECODE_ROWS || !(seconds > 0)) return;
+    double *mean = &c->seconds[drafted][n_rows];
+    uint32_t *seen = &c->n_seen[drafted][n_rows];
+    if (*seen > 4 && seconds > 3 * *mean) seconds = 3 * *mean; /* somebody else had the core */
+    double weight = *seen < 10 ? 1.0 / (*seen + 1) : cost_weight;
+    *mean += weight * (seconds - *mean);
+    if (*seen < 1000) (*seen)++;
+}
+
+/* Between the nearest measured row counts, or beyond them with the slope of an eighth of a step per row. */
+double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows) {
+    const double *s = c->seconds[drafted];
+    const uint32_t *n = c->n_seen[drafted];
+    if (n_rows > SPL_MAX_DECODE_ROWS) n_rows = SPL_MAX_DECODE_ROWS;
+    if (n[n_rows]) return s[n_rows];
+    uint32_t below = n_rows, above = n_rows;
+    while (below > 0 && !n[below]) below--;
+    while (above <= SPL_MAX_DECODE_ROWS && !n[above]) above++;
+    bool has_above = above <= SPL_MAX_DECODE_ROWS;
+    if (below > 0 && has_above) return s[below] + (s[above] - s[below]) * (n_rows - below) / (double)(above - below);
+    if (below > 0) return s[below] * (1 + 0.05 * (n_rows - below));
+    if (has_above) return s[above];
+    if (!drafted) return 0;
+    return 1.25 * spl_pace_cost_of(c, false, n_rows);
+}
+
+void spl_pace_rates_init(spl_pace_rates *r) {
+    memset(r, 0, sizeof *r);
+    for (int i = 0; i < SPL_BLOCK_ROWS - 1; i++) r->draft[i] = 0.7f;
+    for (int i = 0; i < SPL_PACE_LOOKUP_CLASSES; i++) r->lookup[i] = 0.55f + 0.2f * (float)i;
+}
+
+static void learn(float *rate, bool accepted) { *rate += rate_weight * ((accepted ? 1.0f : 0.0f) - *rate); }
+
+void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_accepted) {
+    for (uint32_t i = 0; i < n_proposed && i <= n_accepted && i < SPL_BLOCK_ROWS - 1; i++)
+        learn(&r->draft[i], i < n_accepted);
+    r->plain_steps = 0;
+}
+
+static uint32_t lookup_class(uint32_t match) { return match < 8 ? 0 : match < 24 ? 1 : 2; }
+
+void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted) {
+    for (uint32_t i = 0; i < n_proposed && i <= n_accepted; i++) learn(&r->lookup[lookup_class(match)], i < n_accepted);
+}
+
+/* Tokens per second of a choice; 0 when its cost is unknown. */
+static double rate_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows, uint32_t n_lanes, double tokens) {
+    double seconds = spl_pace_cost_of(c, drafted, n_rows * n_lanes);
+    return seconds > 0 ? tokens / seconds : 0;
+}
+
+spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o) {
+    spl_pace_choice best = {SPL_PACE_PLAIN, 1};
+    double best_rate = rate_of(c, false, 1, o->n_lanes, 1);
+    bool measured = c->n_seen[0][o->n_lanes] > 0 && c->n_seen[1][SPL_BLOCK_ROWS * o->n_lanes] > 0;
+    double tokens = 1, chance = 1;
+    for (uint32_t rows = 2; rows <= o->max_rows && rows <= o->lookup_rows; rows++) {
+        chance *= (double)r->lookup[lookup_class(o->lookup_match)];
+        tokens += chance;
+        double rate = rate_of(c, false, rows, o->n_lanes, tokens);
+        if (rate > best_rate) {
+            best_rate = rate;
+            best = (spl_pace_choice){SPL_PACE_LOOKUP, rows};
+        }
+    }
+    tokens = chance = 1;
+    for (uint32_t rows = 2; o->can_draft && rows <= o->max_rows; rows++) {
+        chance *= (double)r->draft[rows - 2];
+        tokens += chance;
+        double rate = rate_of(c, true, rows, o->n_lanes, tokens);
+        if (rate > best_rate) {
+            best_rate = rate;
+            best = (spl_pace_choice){SPL_PACE_DRAFT, rows};
+        }
+    }
+    /* What was never tried is tried, and plain decoding looks up from time to time. */
+    if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 &&
+        (!measured || r->plain_steps >= SPL_PACE_PROBE_STEPS))
+        best = (spl_pace_choice){SPL_PACE_DRAFT, o->max_rows};
+    if (best.mode != SPL_PACE_DRAFT) r->plain_steps++;
+    return best;
+}

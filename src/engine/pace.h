@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How many rows to verify: the choice between plain decoding, a drafted block and a looked-up continuation, from
+ * measured step times and measured acceptance. It steers speed only; text never depends on it. Pure: times are
+ * arguments, nothing is read from a clock. */
+#ifndef SPL_ENGINE_PACE_H
+#define SPL_ENGINE_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/geometry.h"
+
+enum {
+    SPL_PACE_PROBE_STEPS = 48,  /* plain steps between two looks at whether drafting pays again */
+    SPL_PACE_LOOKUP_CLASSES = 3 /* by length of the repeated suffix: below 8, below 24, longer */
+};
+
+/* Step seconds by number of rows, without and with a drafted block; one for the engine. */
+typedef struct spl_pace_cost {
+    double seconds[2][SPL_MAX_DECODE_ROWS + 1];
+    uint32_t n_seen[2][SPL_MAX_DECODE_ROWS + 1];
+} spl_pace_cost;
+
+void spl_pace_cost_add(spl_pace_cost *c, bool drafted, uint32_t n_rows, double seconds);
+/* Expected seconds of a step; from neighbours where it was not measured. 0 when nothing is known. */
+double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows);
+
+/* Chance that proposal i stands given that those before it did, by source. One for the engine (what a new request
+ * starts from), one per lane. */
+typedef struct spl_pace_rates {
+    float draft[SPL_BLOCK_ROWS - 1];
+    float lookup[SPL_PACE_LOOKUP_CLASSES];
+    uint32_t plain_steps; /* since the last drafted one */
+} spl_pace_rates;
+
+void spl_pace_rates_init(spl_pace_rates *r);
+void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_accepted);
+void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted);
+
+typedef enum spl_pace_mode { SPL_PACE_PLAIN, SPL_PACE_DRAFT, SPL_PACE_LOOKUP } spl_pace_mode;
+
+typedef struct spl_pace_offer {
+    bool can_draft;
+    uint32_t lookup_rows;  /* 1 + tokens a lookup offers; 1: none */
+    uint32_t lookup_match; /* length of its repeated suffix */
+    uint32_t max_rows;     /* budget and block, 1..8 */
+    uint32_t n_lanes;      /* that decode in this step */
+} spl_pace_offer;
+
+typedef struct spl_pace_choice {
+    spl_pace_mode mode;
+    uint32_t n_rows; /* 1 when plain */
+} spl_pace_choice;
+
+spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *offer);
+
+#endif
