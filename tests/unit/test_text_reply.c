@@ -73,6 +73,9 @@ static void test_text(void **state) {
     check("a</think>b</think>c", THINK, "|R:a|C:bc");
     check("a </thin b", THINK, "|R:a </thin b");
     check("a < b", 0, "|C:a < b");
+    check("a </thin", THINK, "|R:a </thin");
+    check("a <", 0, "|C:a <");
+    check("a <tool_call>\n<func", 0, "|C:a <tool_call>\n<func");
 }
 
 static void test_calls(void **state) {
@@ -82,6 +85,7 @@ static void test_calls(void **state) {
     check(CALL("") "\n" CALL(""), 0, "|N:f|A:{}|E:|N:f|A:{}|E:");
     check("r</think>\n\n" CALL(P("b", "True")), THINK, "|R:r|N:f|A:{\"b\":true}|E:");
     check("r\n" CALL(P("b", "no")), THINK, "|R:r|N:f|A:{\"b\":\"no\"}|E:");
+    check("r\n" CALL("") "x", THINK, "|R:r|N:f|A:{}|E:|C:x");
     check(CALL("") " tail ", 0, "|N:f|A:{}|E:|C:tail ");
     check("a \n" CALL("") "\n b", 0, "|C:a|N:f|A:{}|E:|C: \n\n b");
     check(CALL(P("s", "one\n\ntwo\n")), 0, "|N:f|A:{\"s\":\"one\\n\\ntwo\\n\"}|E:");

@@ -91,6 +91,10 @@ static void test_detokenizer_state(void **state) {
     assert_int_equal(spl_detokenizer_push(&d, 0xa9, &out), SPL_OK);
     assert_int_equal(spl_detokenizer_push(&d, ADDED_FIRST + 1, &out), SPL_OK);
     expect_text(&out, "\xc3\xa9<think>");
+    spl_buf_reset(&out);
+    d.skip_special = false;
+    assert_int_equal(spl_detokenizer_push(&d, ADDED_FIRST, &out), SPL_OK);
+    expect_text(&out, "<|im_end|>");
     /* A full buffer leaves the state alone. */
     spl_buf tight;
     spl_buf_init(&tight, 2);
