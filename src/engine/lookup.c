@@ -7,7 +7,7 @@
 
 static uint32_t slot_count(uint32_t n_tokens) {
     uint32_t n = 64;
-    while (n < n_tokens && n < UINT32_C(1) << 30) n *= 2;
+    while (n / 2 < n_tokens && n < UINT32_C(1) << 30) n *= 2;
     return n;
 }
 

@@ -41,18 +41,23 @@ void spl_pace_rates_init(spl_pace_rates *r) {
     for (int i = 0; i < SPL_PACE_LOOKUP_CLASSES; i++) r->lookup[i] = 0.55f + 0.2f * (float)i;
 }
 
-static void learn(float *rate, bool accepted) { *rate += rate_weight * ((accepted ? 1.0f : 0.0f) - *rate); }
+static void learn(float *rate, bool accepted, float weight) { *rate += weight * ((accepted ? 1.0f : 0.0f) - *rate); }
 
 void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_accepted) {
+    /* The first results count for more: the start value is only a hope. */
+    float weight = 1.0f / (float)(r->n_draft + 3);
+    if (weight < rate_weight) weight = rate_weight;
     for (uint32_t i = 0; i < n_proposed && i <= n_accepted && i < SPL_BLOCK_ROWS - 1; i++)
-        learn(&r->draft[i], i < n_accepted);
+        learn(&r->draft[i], i < n_accepted, weight);
+    if (r->n_draft < 1000) r->n_draft++;
     r->plain_steps = 0;
 }
 
 static uint32_t lookup_class(uint32_t match) { return match < 8 ? 0 : match < 24 ? 1 : 2; }
 
 void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted) {
-    for (uint32_t i = 0; i < n_proposed && i <= n_accepted; i++) learn(&r->lookup[lookup_class(match)], i < n_accepted);
+    for (uint32_t i = 0; i < n_proposed && i <= n_accepted; i++)
+        learn(&r->lookup[lookup_class(match)], i < n_accepted, rate_weight);
 }
 
 /* Tokens per second of a choice; 0 when its cost is unknown. */
@@ -64,7 +69,11 @@ static double rate_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows, uin
 spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o) {
     spl_pace_choice best = {SPL_PACE_PLAIN, 1};
     double best_rate = rate_of(c, false, 1, o->n_lanes, 1);
-    bool measured = c->n_seen[0][o->n_lanes] > 0 && c->n_seen[1][SPL_BLOCK_ROWS * o->n_lanes] > 0;
+    if (c->n_seen[0][o->n_lanes] == 0) { /* the yardstick comes first */
+        r->plain_steps++;
+        return best;
+    }
+    bool measured = c->n_seen[1][o->max_rows * o->n_lanes] > 0;
     double tokens = 1, chance = 1;
     for (uint32_t rows = 2; rows <= o->max_rows && rows <= o->lookup_rows; rows++) {
         chance *= (double)r->lookup[lookup_class(o->lookup_match)];
@@ -85,9 +94,11 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
             best = (spl_pace_choice){SPL_PACE_DRAFT, rows};
         }
     }
-    /* What was never tried is tried, and plain decoding looks up from time to time. */
-    if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 &&
-        (!measured || r->plain_steps >= SPL_PACE_PROBE_STEPS))
+    /* What was never tried is tried, and plain decoding looks up from time to time: the dearer the look, the rarer. */
+    double dear = spl_pace_cost_of(c, true, o->max_rows * o->n_lanes) / spl_pace_cost_of(c, false, o->n_lanes) - 1;
+    double pause =
+        dear / SPL_PACE_PROBE_SHARE > SPL_PACE_PROBE_STEPS ? dear / SPL_PACE_PROBE_SHARE : SPL_PACE_PROBE_STEPS;
+    if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 && (!measured || r->plain_steps >= pause))
         best = (spl_pace_choice){SPL_PACE_DRAFT, o->max_rows};
     if (best.mode != SPL_PACE_DRAFT) r->plain_steps++;
     return best;

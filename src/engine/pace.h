@@ -11,9 +11,12 @@
 #include "model/geometry.h"
 
 enum {
-    SPL_PACE_PROBE_STEPS = 48,  /* plain steps between two looks at whether drafting pays again */
+    SPL_PACE_PROBE_STEPS = 48,  /* plain steps at least between two looks at whether drafting pays again */
     SPL_PACE_LOOKUP_CLASSES = 3 /* by length of the repeated suffix: below 8, below 24, longer */
 };
+
+/* Share of the time that such looks may cost. */
+#define SPL_PACE_PROBE_SHARE 0.015
 
 /* Step seconds by number of rows, without and with a drafted block; one for the engine. */
 typedef struct spl_pace_cost {
@@ -30,6 +33,7 @@ double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows);
 typedef struct spl_pace_rates {
     float draft[SPL_BLOCK_ROWS - 1];
     float lookup[SPL_PACE_LOOKUP_CLASSES];
+    uint32_t n_draft;     /* drafted steps seen */
     uint32_t plain_steps; /* since the last drafted one */
 } spl_pace_rates;
 
