@@ -41,6 +41,8 @@ struct spl_server {
     uint32_t n_queued, n_preparing;
     uint64_t input_bytes; /* uploads in memory */
     uint64_t n_rejected;
+    pthread_mutex_t log_lock;
+    uint64_t n_log_dropped; /* guarded by log_lock */
 
     atomic_bool draining, stopping;
     pthread_t event_thread, preparers[SPL_N_PREPARERS];
@@ -66,8 +68,8 @@ bool spl_server_charge(spl_server *server, spl_exchange *x, size_t n_bytes);
 /* Hands an exchange whose body is complete to the preparation threads. */
 void spl_server_enqueue(spl_server *server, spl_exchange *x);
 void spl_server_count_rejected(spl_server *server, const spl_exchange *x, const spl_reject *why);
-/* One line on stderr unless quiet. */
-void spl_server_log(const spl_server *server, const char *format, ...) SPL_PRINTF(2, 3);
+/* One line on stderr unless quiet; dropped when stderr is not being read. */
+void spl_server_log(spl_server *server, const char *format, ...) SPL_PRINTF(2, 3);
 /* Random bytes from the system as lower-case hex; n_digits + 1 bytes are written. */
 void spl_random_hex(char *out, size_t n_digits);
 uint64_t spl_random_u64(void);

@@ -275,9 +275,10 @@ static enum MHD_Result on_head(spl_exchange *x, struct MHD_Connection *connectio
     (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, on_header, &h);
     read_local_address(x->fd, &h);
     set_request_id(x, h.request_id);
-    bool ambiguous = h.n_transfer_encoding && h.n_content_length;
-    if (ambiguous) /* two framings: nothing after the head can be trusted */
-        x->has_early = !spl_reject_field(&x->early, "Content-Length and Transfer-Encoding exclude each other");
+    /* Two framings: nothing after the head can be trusted. */
+    bool ambiguous = h.n_content_length > 1 || (h.n_transfer_encoding && h.n_content_length);
+    if (ambiguous)
+        x->has_early = !spl_reject_field(&x->early, "exactly one Content-Length or one Transfer-Encoding header is allowed");
     else
         x->has_early = !check_head(x, &h, &x->early);
     double seconds = IDLE_SECONDS + (double)x->content_length / UPLOAD_BYTES_PER_SECOND;

@@ -46,16 +46,32 @@ void spl_random_hex(char *out, size_t n_digits) {
     out[n_digits] = 0;
 }
 
-void spl_server_log(const spl_server *server, const char *format, ...) {
-    char line[1024];
+/* Never waits: when nobody reads stderr (a stopped terminal, a full pipe) the line is dropped, and the next one that
+ * fits says how many were. A pipe that polls writable takes PIPE_BUF bytes without blocking. */
+void spl_server_log(spl_server *server, const char *format, ...) {
+    char line[1024], note[48];
     va_list args;
     if (server->options.quiet) return;
     va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
+    int n = vsnprintf(line, sizeof line - 1, format, args);
     va_end(args);
-    for (char *p = line; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
-    (void)fprintf(stderr, "%s\n", line);
+    if (n < 0) return;
+    size_t n_bytes = strlen(line);
+    for (size_t i = 0; i < n_bytes; i++)
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f) line[i] = '?';
+    line[n_bytes++] = '\n';
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    (void)pthread_mutex_lock(&server->log_lock);
+    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
+        if (server->n_log_dropped) {
+            int n_note = snprintf(note, sizeof note, "(%llu lines dropped)\n", (unsigned long long)server->n_log_dropped);
+            if (write(STDERR_FILENO, note, (size_t)n_note) == n_note) server->n_log_dropped = 0;
+        }
+        if (write(STDERR_FILENO, line, n_bytes) != (ssize_t)n_bytes) server->n_log_dropped++;
+    } else {
+        server->n_log_dropped++;
+    }
+    (void)pthread_mutex_unlock(&server->log_lock);
 }
 
 void spl_server_count_rejected(spl_server *server, const spl_exchange *x, const spl_reject *why) {
@@ -365,6 +381,7 @@ static spl_status open_socket(spl_server *s, spl_error *err) {
 
 static void destroy(spl_server *s) {
     if (s->listen_fd >= 0) (void)close(s->listen_fd);
+    (void)pthread_mutex_destroy(&s->log_lock);
     (void)pthread_cond_destroy(&s->queue_filled);
     (void)pthread_mutex_destroy(&s->lock);
     spl_metrics_destroy(&s->metrics);
@@ -384,7 +401,7 @@ spl_status spl_server_bind(spl_server **out, const spl_server_options *options, 
     if (s->input_budget_bytes < MIN_INPUT_BUDGET) s->input_budget_bytes = MIN_INPUT_BUDGET;
     s->access = (spl_access_rules){s->options.host,           options->allowed_hosts,     options->n_allowed_hosts,
                                    options->allowed_origins,  options->n_allowed_origins, options->api_key};
-    if (!spl_metrics_init(&s->metrics) || pthread_mutex_init(&s->lock, NULL) != 0 ||
+    if (!spl_metrics_init(&s->metrics) || pthread_mutex_init(&s->lock, NULL) != 0 || pthread_mutex_init(&s->log_lock, NULL) != 0 ||
         pthread_cond_init(&s->queue_filled, NULL) != 0) {
         free(s);
         return spl_fail(err, SPL_E_NOMEM, "no memory for the server");

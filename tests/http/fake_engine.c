@@ -429,7 +429,7 @@ static bool emit(splash_request *r, const fake_script *s, const char *text, spla
             *length = true;
             return false;
         }
-        if (s->fail[0] && r->n_generated >= (uint32_t)s->fail_after) return false;
+        if (s->fail[0] && (long)r->n_generated >= s->fail_after) return false;
         if (!nap(r, s->token_ms)) return false;
         fake_event *e = new_event(r, SPLASH_EVENT_TOKEN);
         e->ev.token = (unsigned char)text[i];
