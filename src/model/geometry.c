@@ -18,6 +18,7 @@ static const spl_geometry *const registry[] = {
     &toy_geometry,        /* tests, down to here */
     &toy_ratio3_geometry, /* value heads = 3 x key heads */
     &toy_even_geometry,   /* attention every second layer */
+    &toy_tiny_geometry,   /* statistics */
     &toy_moe_geometry,    /* experts */
 };
 

@@ -146,4 +146,53 @@ static const spl_geometry toy_moe_geometry = {
     .draft = &toy_draft,
 };
 
+static const spl_draft_geometry toy_tiny_draft = {
+    .n_layers = 1,
+    .hidden = 64,
+    .ffn_width = 64,
+    .n_q_heads = 2,
+    .n_kv_heads = 1,
+    .head_dim = 32,
+    .window_tokens = 32,
+    .block_rows = SPL_BLOCK_ROWS,
+    .conv_group = 16,
+    .conv_taps = 2,
+    .selector_rank = 64,
+    .selector_top_k = 16,
+    .mask_token = 120,
+    .n_capture = 1,
+    .capture = {0},
+    .rope_theta = 1e4f,
+    .rms_eps = 1e-6f,
+};
+
+/* One layer of each kind and a small vocabulary: hundreds of thousands of steps for statistical tests. */
+static const spl_geometry toy_tiny_geometry = {
+    .id = "toy-tiny",
+    .display = "toy-tiny",
+    .model_type = "qwen3_5_text",
+    .chat_template = "qwen3.5",
+    .test_only = true,
+    .n_layers = 2,
+    .hidden = 64,
+    .vocab = 128,
+    .attention_interval = 2,
+    .n_q_heads = 2,
+    .n_kv_heads = 1,
+    .head_dim = 32,
+    .rotary_dims = 8,
+    .mrope_section = {2, 1, 1},
+    .rope_theta = 1e4f,
+    .rms_eps = 1e-6f,
+    .gdn_key_heads = 1,
+    .gdn_value_heads = 2,
+    .gdn_head_dim = 32,
+    .ffn_width = 64,
+    .max_positions = 4096,
+    .n_stop_tokens = 1,
+    .stop_tokens = {100},
+    .image_token = 128,
+    .draft = &toy_tiny_draft,
+};
+
 #endif
