@@ -47,7 +47,7 @@ typedef enum spl_tier {
  * last tile holding what is left (r_t = min(8, n_rows - 8 t) rows).
  *   q     int8  tile t at q + 8 t k:            [k/64][r_t][64]
  *   scale f32   tile t at scale + 8 t (k/64):   [k/64][r_t]   dx = amax / 127
- *   sum   f32   same arrangement:               sum of the true activations of the group (16 lanes)
+ *   sum   f32   same arrangement:               (sum of the group's q) * dx, the sum of what q stands for
  * q = rint(x * (127 / amax)), ties to even, in [-127, 127]; amax below 2^-100 gives q = 0, scale = 0. */
 typedef struct spl_q8_rows {
     int8_t *q;

@@ -43,17 +43,19 @@ static SPL_ALWAYS_INLINE float v16_dot(const float *x, const float *y, size_t n)
 
 /* One group of 64 held in four vectors. */
 static SPL_ALWAYS_INLINE void v16_quantise_group(const v16 x[4], int8_t *q, float *scale, float *sum) {
-    v16 top = v16_set1(0.0f), total = v16_set1(0.0f);
-    for (int i = 0; i < 4; i++) {
-        top = v16_max(v16_abs(x[i]), top);
-        total = v16_add(total, x[i]);
-    }
+    v16 top = v16_set1(0.0f);
+    v16i total = v16i_set1(0);
+    for (int i = 0; i < 4; i++) top = v16_max(v16_abs(x[i]), top);
     float amax = v16_top(top);
     bool zero = amax < spl_tiny_amax;
     v16 inverse = v16_set1(zero ? 0.0f : 127.0f / amax);
-    for (int i = 0; i < 4; i++) v16i_store_bytes(q + 16 * i, v16_round(v16_mul(x[i], inverse)));
+    for (int i = 0; i < 4; i++) {
+        v16i code = v16_round(v16_mul(x[i], inverse));
+        v16i_store_bytes(q + 16 * i, code);
+        total = v16i_add(total, code);
+    }
     *scale = zero ? 0.0f : amax / 127.0f;
-    *sum = v16_tree(total);
+    *sum = (float)v16i_total(total) * *scale;
 }
 
 static void v16_quantise(const spl_quantise_args *a) {
