@@ -28,6 +28,7 @@ int spl_cmd_pack(int argc, char **argv) {
     const spl_option rows[] = {
         {"output", 'o', SPL_OPT_STRING, &pack.output, "FOLDER", "where the package goes", NULL},
         {"draft", 0, SPL_OPT_STRING, &pack.draft, "FOLDER", "checkpoint of the draft model", NULL},
+        {"name", 0, SPL_OPT_STRING, &pack.name, "NAME", "model name (default: the geometry's)", NULL},
         {"layers", 0, SPL_OPT_U32, &pack.n_layers, "N", "only the first N layers", NULL},
         {"overwrite", 0, SPL_OPT_FLAG, &pack.overwrite, NULL, "replace an existing package", NULL},
         {0}};

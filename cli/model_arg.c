@@ -202,6 +202,8 @@ spl_status spl_model_open(const spl_model_options *o, uint32_t queue_limit, spla
     if (st != SPL_OK) return st;
     splash_options options = {.model = model,
                               .random_weights = o->random_weights,
+                              .no_draft = o->no_draft,
+                              .no_lookup = o->no_lookup,
                               .n_layers = o->n_layers,
                               .context_tokens = o->context_tokens,
                               .n_threads = o->n_threads,

@@ -11,7 +11,7 @@
 /* The options that every command with a model shares. */
 typedef struct spl_model_options {
     const char *model; /* NULL: the model that comes with the program */
-    bool random_weights;
+    bool random_weights, no_draft, no_lookup;
     uint32_t n_layers, context_tokens, n_threads;
     const char *cpu_tier;
     uint64_t memory_limit_bytes;
@@ -22,6 +22,8 @@ typedef struct spl_model_options {
     {"model", 'm', SPL_OPT_STRING, &(m)->model, "M", "package or checkpoint folder, or a geometry id (default: nano)", NULL}, \
         {"random-weights", 0, SPL_OPT_FLAG, &(m)->random_weights, NULL, "generated weights; M is a geometry id", NULL}, \
         {"layers", 0, SPL_OPT_U32, &(m)->n_layers, "N", "only the first N layers of random weights", NULL},            \
+        {"no-draft", 0, SPL_OPT_FLAG, &(m)->no_draft, NULL, "decode without the draft model (same text, slower)", NULL}, \
+        {"no-lookup", 0, SPL_OPT_FLAG, &(m)->no_lookup, NULL, "propose nothing from the context (same text)", NULL},    \
         {"max-context", 0, SPL_OPT_U32, &(m)->context_tokens, "TOKENS", "context window (K = 1024; default: what fits)", NULL}, \
         {"threads", 't', SPL_OPT_U32, &(m)->n_threads, "N", "worker threads (default: one per core)", NULL},            \
         {"cpu", 0, SPL_OPT_STRING, &(m)->cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},   \

@@ -30,7 +30,7 @@ struct spl_server {
     char instance_id[SPL_PID_BYTES];
     time_t started_at;
     spl_metrics metrics;
-    struct MHD_Daemon *daemon;
+    _Atomic(struct MHD_Daemon *) daemon; /* the HTTP thread may run before it is stored */
     uint64_t input_budget_bytes;
 
     pthread_mutex_t lock;
@@ -53,7 +53,7 @@ struct spl_server {
 /* http.c: the daemon on server->listen_fd. */
 spl_status spl_http_start(spl_server *server, spl_error *err);
 void spl_http_stop(spl_server *server);
-uint32_t spl_http_connections(const spl_server *server);
+uint32_t spl_http_connections(spl_server *server);
 
 /* routes.c: the row for a method and canonical path. NULL: *path_known tells 404 from 501/404. */
 const spl_route *spl_route_find(const char *method, const char *path);

@@ -188,6 +188,7 @@ static void add_headers(spl_exchange *x, struct MHD_Response *response, const ch
 #define HEADER(name, value) (void)MHD_add_response_header(response, name, value)
     HEADER("Server", "Splash");
     HEADER("x-request-id", x->request_id);
+    if (x->dialect == SPL_DIALECT_ANTHROPIC) HEADER("request-id", x->request_id);
     if (x->options) {
         HEADER("Allow", METHODS);
     } else if (x->content_type) {
@@ -383,23 +384,26 @@ spl_status spl_http_start(spl_server *server, spl_error *err) {
     unsigned connections = server->options.queue_size + 1024;
     unsigned loop = MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES ? MHD_USE_EPOLL_INTERNAL_THREAD
                                                                           : MHD_USE_POLL_INTERNAL_THREAD;
-    server->daemon = MHD_start_daemon(
+    struct MHD_Daemon *daemon = MHD_start_daemon(
         loop | MHD_ALLOW_SUSPEND_RESUME, server->port, NULL, NULL, on_request, server,
         MHD_OPTION_LISTEN_SOCKET, server->listen_fd, MHD_OPTION_URI_LOG_CALLBACK, on_target, server,
         MHD_OPTION_NOTIFY_COMPLETED, on_end, server, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_CONNECTION_LIMIT, connections,
         MHD_OPTION_END);
-    if (!server->daemon) return spl_fail(err, SPL_E_IO, "the HTTP server does not start on port %u", server->port);
+    if (!daemon) return spl_fail(err, SPL_E_IO, "the HTTP server does not start on port %u", server->port);
+    atomic_store(&server->daemon, daemon);
     server->listen_fd = -1; /* the daemon closes it */
     return SPL_OK;
 }
 
 void spl_http_stop(spl_server *server) {
-    if (server->daemon) MHD_stop_daemon(server->daemon);
-    server->daemon = NULL;
+    struct MHD_Daemon *daemon = atomic_load(&server->daemon);
+    if (daemon) MHD_stop_daemon(daemon);
+    atomic_store(&server->daemon, NULL);
 }
 
-uint32_t spl_http_connections(const spl_server *server) {
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+uint32_t spl_http_connections(spl_server *server) {
+    struct MHD_Daemon *daemon = atomic_load(&server->daemon);
+    const union MHD_DaemonInfo *info = daemon ? MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS) : NULL;
     return info ? info->num_connections : 0;
 }

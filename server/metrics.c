@@ -71,8 +71,19 @@ static void put_engine(spl_buf *out, const splash_stats *s, const splash_model_i
     COUNTER("accepted_draft_tokens_total", "Draft tokens accepted", s->draft_accepted_total);
     GAUGE("draft_acceptance_ratio", "Accepted draft tokens / proposed",
           ratio((double)s->draft_accepted_total, (double)s->draft_tokens_total));
+    COUNTER("lookup_tokens_total", "Tokens proposed from the context", s->lookup_tokens_total);
+    COUNTER("accepted_lookup_tokens_total", "Tokens proposed from the context and accepted", s->lookup_accepted_total);
+    COUNTER("draft_steps_total", "Decode steps with draft proposals", s->draft_steps_total);
+    COUNTER("lookup_steps_total", "Decode steps with proposals from the context", s->lookup_steps_total);
+    COUNTER("verify_rows_total", "Rows verified in decode steps", s->verify_rows_total);
 #undef COUNTER
 #undef GAUGE
+}
+
+static void put_positions(spl_buf *out, const char *name, const char *help, const uint64_t counts[7]) {
+    (void)spl_buf_printf(out, "# HELP splash_%s %s\n# TYPE splash_%s counter\n", name, help, name);
+    for (int i = 0; i < 7; i++)
+        (void)spl_buf_printf(out, "splash_%s{position=\"%d\"} %llu\n", name, i + 1, (unsigned long long)counts[i]);
 }
 
 /* The three gauges existing scrapers and routers look for under vLLM's names. */
@@ -126,6 +137,9 @@ void spl_metrics_write(spl_metrics *m, const splash_stats *stats, const splash_m
     put(out, "http_rejected_total", "counter", "Requests answered with an error status", (double)gauges->http_rejected);
     put(out, "context_tokens", "gauge", "Context limit in tokens", gauges->context_tokens);
     put_engine(out, stats, info);
+    put_positions(out, "draft_position_drafted_total", "Draft tokens by place in the block", stats->position_drafted);
+    put_positions(out, "draft_position_accepted_total", "Accepted draft tokens by place in the block",
+                  stats->position_accepted);
     put_aliases(out, stats, info);
     for (int i = 0; i < SPL_N_STAGES; i++) put_histogram(out, names[i], helps[i], &stages[i]);
 }

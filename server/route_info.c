@@ -86,7 +86,7 @@ static json_t *pair(uint64_t active, uint64_t capacity) {
     return json_pack("{s:I,s:I}", "active", (json_int_t)active, "capacity", (json_int_t)capacity);
 }
 
-static json_t *http_json(const spl_server *s, const spl_counts *c) {
+static json_t *http_json(spl_server *s, const spl_counts *c) {
     uint32_t queue = s->options.queue_size;
     return json_pack("{s:o,s:o,s:o,s:o,s:I}", "requests", pair(c->generations, queue), "token_counts",
                      pair(c->prompts, queue), "connections", pair(spl_http_connections(s), queue + 1024),

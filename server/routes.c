@@ -9,6 +9,8 @@
 static const spl_route ROUTES[] = {
     {"POST", "/v1/chat/completions", false, false, SPL_ROUTE_GENERATION, spl_route_chat},
     {"POST", "/v1/completions", false, false, SPL_ROUTE_GENERATION, spl_route_completions},
+    {"POST", "/v1/messages", false, false, SPL_ROUTE_GENERATION, spl_route_messages},
+    {"POST", "/v1/messages/count_tokens", false, false, SPL_ROUTE_PROMPT, spl_route_count_tokens},
     {"POST", "/tokenize", false, false, SPL_ROUTE_PROMPT, spl_route_tokenize},
     {"POST", "/detokenize", false, false, SPL_ROUTE_PROMPT, spl_route_detokenize},
     {"POST", "/apply-template", false, false, SPL_ROUTE_PROMPT, spl_route_apply_template},

@@ -467,7 +467,7 @@ void spl_server_stop(spl_server **server) {
     if (!s) return;
     *server = NULL;
     atomic_store(&s->draining, true);
-    if (s->daemon) {
+    if (atomic_load(&s->daemon)) {
         /* Cancelled requests end within a step; their connections close as they do. */
         for (int i = 0; i < 500; i++) {
             abandon_all(s);

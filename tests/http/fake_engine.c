@@ -108,14 +108,20 @@ static void free_request(splash_request *r) {
     free(r);
 }
 
-void splash_close(splash_engine **engine) {
-    splash_engine *e = *engine;
-    if (!e) return;
-    *engine = NULL;
+void splash_shutdown(splash_engine *e) {
     (void)pthread_mutex_lock(&e->lock);
     e->closing = true;
     for (splash_request *r = e->requests; r; r = r->next) r->cancelled = true;
     (void)pthread_cond_broadcast(&e->changed);
+    (void)pthread_mutex_unlock(&e->lock);
+}
+
+void splash_close(splash_engine **engine) {
+    splash_engine *e = *engine;
+    if (!e) return;
+    *engine = NULL;
+    splash_shutdown(e);
+    (void)pthread_mutex_lock(&e->lock);
     splash_request *list = e->requests;
     e->requests = NULL;
     (void)pthread_mutex_unlock(&e->lock);
