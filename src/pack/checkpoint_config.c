@@ -168,6 +168,11 @@ static void compare(difference *d, const spl_geometry *g, const json_t *root, co
     compare_text(d, text, "output_gate_type", "swish");
     compare_text(d, rope, "rope_type", "default");
     compare_text(d, rope, "type", "default");
+    const json_t *scaling = json_object_get(text, "rope_scaling"); /* the older place of a scaled rope */
+    if (scaling && !json_is_null(scaling) && !json_object_get(scaling, "mrope_section"))
+        differ(d, "rope_scaling", "set", "absent");
+    compare_text(d, scaling, "type", "default");
+    compare_text(d, scaling, "rope_type", "default");
 }
 
 static bool known_architecture(const char *name) {

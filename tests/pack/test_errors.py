@@ -255,6 +255,8 @@ def test_mlx_module_of_other_bits(checkpoints, tmp_path, refuse):
     (lambda c: c["text_config"]["rope_parameters"].update(mrope_section=[1, 2, 1]), "mrope_section[0] is 1 but 2 in 'toy'"),
     (lambda c: c["text_config"].update(tie_word_embeddings=True), "tie_word_embeddings is 1 but 0 in 'toy'"),
     (lambda c: c["text_config"].update(attention_bias=True), "attention_bias is 1 but 0 in 'toy'"),
+    (lambda c: c["text_config"].update(rope_scaling={"type": "yarn", "mrope_section": [2, 1, 1]}), "type is yarn but default in 'toy'"),
+    (lambda c: c["text_config"].update(rope_scaling={"factor": 4}), "rope_scaling is set but absent in 'toy'"),
     (lambda c: c["text_config"].update(hidden_act="gelu"), "hidden_act is gelu but silu in 'toy'"),
     (lambda c: c["text_config"]["layer_types"].__setitem__(2, "full_attention"),
      "layer_types[2] is full_attention but linear_attention in 'toy'"),
