@@ -39,6 +39,7 @@ struct spl_step {
     uint8_t *arena;
     uint8_t *scratch; /* scratch_bytes per member */
     size_t scratch_bytes;
+    uint64_t *op_ns; /* NULL, or where member 0 adds the time of every op */
 
     /* of the run in progress */
     const spl_batch *batch;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "step/run.h"
 
 static size_t scratch_bytes_of(const spl_geometry *g) {
@@ -439,6 +440,8 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
 static void walk(void *arg, uint32_t member) {
     spl_step *s = arg;
     spl_set_ftz();
+    uint64_t *op_ns = member == 0 ? s->op_ns : NULL;
+    uint64_t then = op_ns ? spl_now_ns() : 0;
     for (uint32_t i = 0; i < s->list->n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed); i++) {
         const spl_op *op = &s->list->ops[i];
         op_units u = units_of(s, op);
@@ -462,6 +465,11 @@ static void walk(void *arg, uint32_t member) {
         if (member == 0 && s->batch->abort && atomic_load_explicit(s->batch->abort, memory_order_relaxed))
             atomic_store_explicit(&s->stop_at, i + 1, memory_order_relaxed);
         spl_team_barrier(s->team);
+        if (op_ns) {
+            uint64_t now = spl_now_ns();
+            op_ns[i] += now - then;
+            then = now;
+        }
     }
 }
 
@@ -528,6 +536,8 @@ float *spl_step_logits(spl_step *s) { return rows_at(s, (s->list ? s->list : &s-
 const float *spl_step_captured(const spl_step *s) {
     return s->lists[0].captured_width ? rows_at(s, s->lists[0].captured) : NULL;
 }
+
+void spl_step_time_ops(spl_step *s, uint64_t *op_ns) { s->op_ns = op_ns; }
 
 const spl_op_list *spl_step_list(const spl_step *s) { return &s->lists[0]; }
 const spl_op_list *spl_step_decode_list(const spl_step *s) { return s->has_decode ? &s->lists[1] : NULL; }

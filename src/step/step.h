@@ -103,6 +103,10 @@ const float *spl_step_captured(const spl_step *s);
 const spl_op_list *spl_step_list(const spl_step *s);        /* runs without lanes */
 const spl_op_list *spl_step_decode_list(const spl_step *s); /* decode runs; NULL without */
 
+/* For benchmarks: from now on every run adds the nanoseconds of op i, barrier included, to op_ns[i]. The array has as
+ * many entries as the list that is run; it stays the caller's. NULL: off again. Not during a run. */
+void spl_step_time_ops(spl_step *s, uint64_t *op_ns);
+
 /* Rotary tables: cos and sin [rotary_dims/2] of one position (src/step/rope.c). */
 void spl_rope_frequencies(float *inverse_frequency, uint32_t rotary_dims, float theta);
 void spl_rope_row(float *cos_row, float *sin_row, const float *inverse_frequency, uint32_t n_pairs, uint32_t position);
