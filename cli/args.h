@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/compiler.h"
+
 enum { SPL_EXIT_OK = 0, SPL_EXIT_FAILURE = 1, SPL_EXIT_USAGE = 2, SPL_MAX_LIST = 32 };
 
 typedef enum spl_option_kind {
@@ -47,6 +49,6 @@ int spl_parse_args(int argc, char **argv, const spl_command_help *help, const sp
                    const char **positional, size_t n_positional_max, size_t *n_positional);
 
 /* Prints "splash NAME: text" and where to find help on stderr; returns SPL_EXIT_USAGE. */
-int spl_usage_error(const spl_command_help *help, const char *format, ...);
+int spl_usage_error(const spl_command_help *help, const char *format, ...) SPL_PRINTF(2, 3);
 
 #endif

@@ -88,6 +88,7 @@ static int run(spl_run_args *a) {
     spl_signals_catch();
     bool from_stdin = strcmp(a->prompt, "-") == 0;
     spl_status st = from_stdin ? read_stdin(&input, &err) : SPL_OK;
+    if (st == SPL_OK && (from_stdin ? input.n_bytes == 0 : a->prompt[0] == 0)) st = spl_fail(&err, SPL_E_INVALID, "the prompt is empty");
     if (st == SPL_OK) st = spl_model_open(&a->model, 0, &engine, &err);
     if (st == SPL_OK)
         st = answer(engine, a, from_stdin ? (input.data ? input.data : "") : a->prompt,

@@ -20,6 +20,8 @@ static const spl_command COMMANDS[] = {
     {"pack", "turn a checkpoint into a package", spl_cmd_pack},
     {"verify", "check every byte of a package", spl_cmd_verify},
     {"explain", "geometry, bytes per step, roof, memory plan", spl_cmd_explain},
+    {"claude", "start Claude Code on the running server", spl_cmd_launch},
+    {"opencode", "start opencode on the running server", spl_cmd_launch},
     {"version", "print the version", spl_cmd_version},
 };
 

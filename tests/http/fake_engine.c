@@ -538,7 +538,9 @@ static void *request_main(void *arg) {
     splash_request *r = arg;
     fake_script s;
     bool length = false, calls = false;
-    read_script(r->text, &s);
+    char *asked = last_user(r->text);
+    read_script(asked, &s);
+    free(asked);
     char *reply = make_reply(r, &s);
     cut_at_stop(r, reply);
     bool going = wait_for_lane(r);
