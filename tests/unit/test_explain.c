@@ -65,25 +65,30 @@ static void test_published_figures(void **state) {
     json_decref(o);
 }
 
-/* Law 4: what the op list carries is what the geometry says, for every dense member. */
+/* Law 4: what the op list carries is what the geometry says, for every dense member, with and without a draft. */
 static void test_op_list_equals_formula(void **state) {
     (void)state;
     const spl_geometry *g;
-    uint32_t n = 0;
+    uint32_t n = 0, n_drafting = 0;
     for (uint32_t i = 0; (g = spl_geometry_at(i)) != NULL; i++) {
         spl_op_list list;
         spl_error err;
         spl_accounting a;
         if (g->n_experts) continue;
-        assert_int_equal(spl_op_list_build(&list, g, 0, 8, 8, true, false, &err), SPL_OK);
         spl_account_engine(g, 0, false, 0, &a);
+        assert_int_equal(spl_op_list_build(&list, g, 0, 8, 8, SPL_LIST_ACCEPT, false, &err), SPL_OK);
         assert_int_equal(spl_op_list_step_bytes(&list, 1, 0), a.draft_free_step_bytes);
         assert_int_equal(spl_op_list_step_bytes(&list, 3, 100),
                          a.draft_free_step_bytes + 2 * 2 * a.state_bytes + 300 * a.kv_bytes_per_token);
         spl_op_list_free(&list);
         n++;
+        if (!g->draft) continue;
+        assert_int_equal(spl_op_list_build(&list, g, 0, 8, 8, SPL_LIST_ACCEPT | SPL_LIST_DRAFT, false, &err), SPL_OK);
+        assert_int_equal(spl_op_list_step_bytes(&list, 1, 0), a.streamed_step_bytes);
+        spl_op_list_free(&list);
+        n_drafting++;
     }
-    assert_true(n >= 5);
+    assert_true(n >= 5 && n_drafting >= 3);
 }
 
 static void test_this_engine_sums_its_ops(void **state) {
