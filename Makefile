@@ -54,7 +54,7 @@ CFLAGS_ALL = $(BASE) $(OPT) $(WARN) $(DEPFLAGS) $(SRVFLAGS) $(CFLAGS)
 
 LIB_SRC := $(wildcard src/*/*.c src/kernels/ref/*.c bench/*.c)
 ifneq ($(ISA),none)
-LIB_SRC += $(wildcard src/kernels/$(ISA)/*.c)
+LIB_SRC += $(wildcard src/kernels/$(ISA)/*.c bench/$(ISA)/*.c)
 endif
 BIN_SRC := $(wildcard server/*.c cli/*.c)
 TEST_SRC := $(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/toy/test_*.c tests/torture/test_*.c)
@@ -91,6 +91,8 @@ $(BUILD)/libsplash.a: $(LIB_OBJ)
 $(BUILD)/splash: $(BIN_OBJ) $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $(BIN_OBJ) $(BUILD)/libsplash.a $(SRVLIBS) $(DEPLIBS) -lm -o $@
 
+# The torture tests stand between the library and its allocator.
+$(BUILD)/tests/torture/%: LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=posix_memalign
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(SUPPORT_OBJ) $(BUILD)/libsplash.a
 	$(Q)$(CC) $(LINK) -pthread $(LDFLAGS) $< $(SUPPORT_OBJ) $(BUILD)/libsplash.a $(SRVLIBS) $(DEPLIBS) -lcmocka -lm -o $@
 

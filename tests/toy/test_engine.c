@@ -30,6 +30,8 @@ static splash_engine *open_with(splash_options o) {
     splash_engine *e = NULL;
     splash_error err = {0};
     o.random_weights = true;
+    o.cpu_tier = getenv("SPL_TEST_TIER");
+    if (o.cpu_tier && !*o.cpu_tier) o.cpu_tier = NULL;
     o.memory_limit_bytes = (uint64_t)1 << 30;
     if (splash_open(&e, &o, &err) != SPLASH_OK) fail_msg("%s", err.text);
     return e;

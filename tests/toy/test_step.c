@@ -17,6 +17,14 @@
 
 enum { MAX_ROWS = 64, MAX_TOKENS = 256 };
 
+/* SPL_TEST_TIER names one; the best otherwise. */
+static spl_tier tier_under_test(void) {
+    spl_tier tier = SPL_N_TIERS;
+    const char *name = getenv("SPL_TEST_TIER");
+    assert_true(!name || !*name || spl_tier_from_name(name, &tier));
+    return tier;
+}
+
 /* One model with one lane's worth of memory per lane. */
 typedef struct rig {
     const spl_geometry *g;
@@ -46,7 +54,7 @@ static void rig_open(rig *r, const char *id, uint32_t n_threads, bool oracle) {
     assert_non_null(r->g);
     assert_int_equal(spl_package_random(&r->package, r->g, 0, false, 7, &err), SPL_OK);
     assert_int_equal(spl_team_create(&r->team, n_threads, spl_set_ftz, &err), SPL_OK);
-    assert_int_equal(spl_kernels_select(&r->kernels, SPL_N_TIERS, &err), SPL_OK);
+    assert_int_equal(spl_kernels_select(&r->kernels, tier_under_test(), &err), SPL_OK);
     spl_step_config config = {.geometry = r->g,
                               .package = r->package,
                               .kernels = &r->kernels,
