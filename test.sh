@@ -106,13 +106,13 @@ run_suite() { # a Python suite
     PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python -m pytest -q -p no:cacheprovider "tests/$1" </dev/null
 }
 
-# Sums what cmocka, pytest and check printed: "passed failed skipped".
+# Sums what cmocka, its stand-in under the Arm emulator, pytest and check printed: "passed failed skipped".
 count() {
     awk '
         /^\[  PASSED  \] [0-9]+ test/ { passed += $4 }
         /^\[  FAILED  \] [0-9]+ test/ { failed += $4 }
         /^\[  SKIPPED \] [0-9]+ test/ { skipped += $4 }
-        /^CHECK passed: / { passed++ }
+        /^CHECK passed: / || /^\[ OK \] / { passed++ }
         /^CHECK failed: / { failed++ }
         /^(=+ )?[0-9]+ (passed|failed|skipped|error)/ && / in [0-9.]+/ {
             n = split($0, word, /[ ,=]+/)
