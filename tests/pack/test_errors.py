@@ -471,6 +471,13 @@ def test_package_manifest(driver, package, change, text):
         assert error == f"manifest.json: {text}"
 
 
+def test_misaligned_tensor(driver, package):
+    name = "target.layers.1.gdn_decay"
+    tamper.edit_manifest(package, lambda m: tensor(m, name).update(offset=tensor(m, name)["offset"] + 4))
+    offset = tensor(json.loads((package / "manifest.json").read_text()), name)["offset"]
+    assert driver.open(package) == f"manifest.json: tensor '{name}' at offset {offset} is not aligned to 64"
+
+
 def test_edited_manifest(driver, package):
     tamper.edit_manifest(package, lambda m: tensor(m, "target.layers.0.input_norm").update(offset=64 * 3), resign=False)
     assert driver.open(package) is not None
