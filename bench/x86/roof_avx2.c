@@ -18,7 +18,7 @@ static SPL_ALWAYS_INLINE uint64_t roof_total(roof_vec v) {
     return (uint64_t)lane[0] + (uint64_t)lane[3] + (uint64_t)lane[7];
 }
 
-#include "bench/roof_body.h"
+#include "bench/body/roof_body.h"
 
 uint64_t spl_roof_dots_avx2(const uint8_t *bytes, uint64_t rounds) { return roof_rounds(bytes, rounds); }
 #endif

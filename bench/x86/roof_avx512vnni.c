@@ -13,7 +13,7 @@ static SPL_ALWAYS_INLINE roof_vec roof_dot(roof_vec sum, roof_vec a, roof_vec b)
 }
 static SPL_ALWAYS_INLINE uint64_t roof_total(roof_vec v) { return (uint64_t)_mm512_reduce_add_epi32(v); }
 
-#include "bench/roof_body.h"
+#include "bench/body/roof_body.h"
 
 uint64_t spl_roof_dots_avx512vnni(const uint8_t *bytes, uint64_t rounds) { return roof_rounds(bytes, rounds); }
 #endif

@@ -140,8 +140,7 @@ static void compare_with_formula(bool f32) {
                 for (uint32_t h = 0; h < s.nq; h++)
                     for (uint32_t d = 0; d < s.d; d += 5) {
                         double e = formula(&s, k, v, position, h, d), found = (double)y[h * s.d + d];
-                        if (fabs(e - found) > bound)
-                            fail_msg("%g expected, %g found, shape %zu\n", e, found, i);
+                        if (fabs(e - found) > bound) fail_msg("%g expected, %g found, shape %zu\n", e, found, i);
                     }
                 kt_free(y);
             }

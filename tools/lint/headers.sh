@@ -10,7 +10,7 @@ flags="$flags $(pkg-config --cflags jansson libpcre2-8 libmicrohttpd libedit cmo
 bad=0
 for cc in gcc clang; do
     command -v "$cc" >/dev/null 2>&1 || continue
-    for h in $(list_files '^(include|src|server|cli|bench|tests)/.*\.h$' | grep -vE '^src/kernels/(body|x86|arm)/|/emulated'); do
+    for h in $(list_files '^(include|src|server|cli|bench|tests)/.*\.h$' | grep -vE '^(src/kernels|bench)/(body|x86|arm)/|/emulated'); do
         case $h in
         tests/*) before='#include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Time of every kernel at the shapes of the 27B, beside the plain-read and int8 rates measured in the same rounds. */
-#ifndef SPL_BENCH_KERNELS_H
-#define SPL_BENCH_KERNELS_H
+#ifndef SPL_BENCH_KERNEL_TIMES_H
+#define SPL_BENCH_KERNEL_TIMES_H
 
 #include <jansson.h>
 

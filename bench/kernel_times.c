@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * See kernels.h. Weights rotate through matrices that together exceed any cache here; outputs go to memory through
+ * See kernel_times.h. Weights rotate through matrices that together exceed any cache here; outputs go to memory through
  * the kernel table, so nothing can be left out. */
-#include "bench/kernels.h"
+#include "bench/kernel_times.h"
 
 #include <stdlib.h>
 #include <string.h>
