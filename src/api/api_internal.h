@@ -12,12 +12,12 @@
 #include "text/tokenizer.h"
 
 /* One event with the bytes its pointers name. */
-typedef struct api_event {
-    struct api_event *next;
+typedef struct spl_api_event {
+    struct spl_api_event *next;
     splash_event event;
     char *text, *arguments; /* owned */
     splash_logprob top[SPL_MAX_TOP_LOGPROBS];
-} api_event;
+} spl_api_event;
 
 struct splash_engine {
     spl_package *package;     /* NULL in a random-weights engine without files */
@@ -30,19 +30,19 @@ struct splash_engine {
 
     pthread_mutex_t lock; /* guards the queue and the list of live requests */
     pthread_cond_t arrived;
-    api_event *first, *last;
+    spl_api_event *first, *last;
     splash_request *live; /* requests whose last event was not yet returned */
     bool closing;
-    api_event *returned; /* the event whose pointers the reader may still use */
+    spl_api_event *returned; /* the event whose pointers the reader may still use */
 };
 
 /* Copies an error to the public form and returns its code. */
-splash_status api_error(splash_error *out, const spl_error *err);
+splash_status spl_api_error(splash_error *out, const spl_error *err);
 
 /* Appends an event; takes ownership of it. Any thread. */
-void api_post(splash_engine *e, api_event *ev);
+void spl_api_post(splash_engine *e, spl_api_event *ev);
 /* Frees an event and, after a request's last one, the request. */
-void api_event_free(splash_engine *e, api_event *ev);
-void api_request_free(splash_request *r);
+void spl_api_event_free(splash_engine *e, spl_api_event *ev);
+void spl_api_request_free(splash_request *r);
 
 #endif

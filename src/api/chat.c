@@ -102,5 +102,5 @@ splash_status splash_render_chat(const splash_engine *e, const char *request_jso
     }
     json_decref(request);
     spl_chat_rendering_free(&rendering);
-    return st == SPL_OK ? SPLASH_OK : api_error(err, &error);
+    return st == SPL_OK ? SPLASH_OK : spl_api_error(err, &error);
 }

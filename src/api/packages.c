@@ -26,16 +26,16 @@ splash_status splash_pack(const splash_pack_options *o, splash_error *err) {
                                 .user = &a};
     if (!o->source || !o->output) {
         (void)spl_fail(&error, SPL_E_INVALID, "pack needs a source and an output folder");
-        return api_error(err, &error);
+        return spl_api_error(err, &error);
     }
-    return spl_pack(&options, &error) == SPL_OK ? SPLASH_OK : api_error(err, &error);
+    return spl_pack(&options, &error) == SPL_OK ? SPLASH_OK : spl_api_error(err, &error);
 }
 
 splash_status splash_verify(const char *path, bool (*progress)(void *, const char *, uint64_t, uint64_t), void *user,
                             splash_error *err) {
     spl_error error = {0};
     adapter a = {progress, user};
-    return spl_verify(path, forward, &a, &error) == SPL_OK ? SPLASH_OK : api_error(err, &error);
+    return spl_verify(path, forward, &a, &error) == SPL_OK ? SPLASH_OK : spl_api_error(err, &error);
 }
 
 splash_folder_kind splash_folder_kind_of(const char *path) {

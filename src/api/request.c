@@ -41,13 +41,13 @@ struct splash_request {
     char *call_name;
     spl_buf call_arguments;
     uint32_t n_reasoning_tokens;
-    spl_error failure;     /* code SPL_OK: none */
-    api_event *last_event; /* made at submission, so that the end always arrives */
+    spl_error failure;         /* code SPL_OK: none */
+    spl_api_event *last_event; /* made at submission, so that the end always arrives */
 };
 
 /* ---- the queue ------------------------------------------------------------------------------ */
 
-void api_post(splash_engine *e, api_event *ev) {
+void spl_api_post(splash_engine *e, spl_api_event *ev) {
     (void)pthread_mutex_lock(&e->lock);
     ev->next = NULL;
     if (e->last) {
@@ -79,23 +79,23 @@ static void unlink_live(splash_engine *e, splash_request *r) {
     (void)pthread_mutex_unlock(&e->lock);
 }
 
-static bool is_last(const api_event *ev) {
+static bool is_last(const spl_api_event *ev) {
     return ev->event.kind == SPLASH_EVENT_DONE || ev->event.kind == SPLASH_EVENT_FAILED;
 }
 
-void api_event_free(splash_engine *e, api_event *ev) {
+void spl_api_event_free(splash_engine *e, spl_api_event *ev) {
     if (!ev) return;
     if (is_last(ev)) {
         unlink_live(e, ev->event.request);
-        api_request_free(ev->event.request);
+        spl_api_request_free(ev->event.request);
     }
     free(ev->text);
     free(ev->arguments);
     free(ev);
 }
 
-static api_event *new_event(splash_request *r, splash_event_kind kind) {
-    api_event *ev = calloc(1, sizeof *ev);
+static spl_api_event *new_event(splash_request *r, splash_event_kind kind) {
+    spl_api_event *ev = calloc(1, sizeof *ev);
     if (!ev) {
         if (r->failure.code == SPL_OK) (void)spl_fail(&r->failure, SPL_E_NOMEM, "no memory for an event");
         return NULL;
@@ -121,7 +121,7 @@ static struct timespec after_ms(int64_t timeout_ms) {
 splash_status splash_next_event(splash_engine *e, splash_event *ev, int64_t timeout_ms) {
     memset(ev, 0, sizeof *ev);
     struct timespec until = after_ms(timeout_ms < 0 ? 0 : timeout_ms);
-    api_event_free(e, e->returned);
+    spl_api_event_free(e, e->returned);
     e->returned = NULL;
     (void)pthread_mutex_lock(&e->lock);
     while (!e->first && !(e->closing && !e->live)) {
@@ -131,7 +131,7 @@ splash_status splash_next_event(splash_engine *e, splash_event *ev, int64_t time
             break;
         }
     }
-    api_event *node = e->first;
+    spl_api_event *node = e->first;
     bool over = !node && e->closing && !e->live;
     if (node) {
         e->first = node->next;
@@ -159,7 +159,7 @@ static void fail_request(splash_request *r, spl_status st, const char *what) {
 
 static void post_text(splash_request *r, splash_channel channel, const char *text, size_t n_bytes) {
     if (n_bytes == 0) return;
-    api_event *ev = new_event(r, SPLASH_EVENT_TEXT);
+    spl_api_event *ev = new_event(r, SPLASH_EVENT_TEXT);
     if (!ev) return;
     ev->text = copy_text(text, n_bytes);
     if (!ev->text) {
@@ -170,11 +170,11 @@ static void post_text(splash_request *r, splash_channel channel, const char *tex
     ev->event.channel = channel;
     ev->event.text = ev->text;
     ev->event.n_text_bytes = n_bytes;
-    api_post(r->engine, ev);
+    spl_api_post(r->engine, ev);
 }
 
 static void post_call(splash_request *r) {
-    api_event *ev = new_event(r, SPLASH_EVENT_TOOL_CALL);
+    spl_api_event *ev = new_event(r, SPLASH_EVENT_TOOL_CALL);
     if (!ev) return;
     ev->text = r->call_name;
     ev->arguments = copy_text(r->call_arguments.data, r->call_arguments.n_bytes);
@@ -189,7 +189,7 @@ static void post_call(splash_request *r) {
     ev->event.text = ev->text;
     ev->event.n_text_bytes = strlen(ev->text);
     ev->event.arguments = ev->arguments;
-    api_post(r->engine, ev);
+    spl_api_post(r->engine, ev);
 }
 
 static spl_status receive_delta(void *context, const spl_reply_delta *delta) {
@@ -254,21 +254,21 @@ static void decode(splash_request *r, uint32_t token) {
 
 static void on_started(void *user) {
     splash_request *r = user;
-    api_event *ev = new_event(r, SPLASH_EVENT_STARTED);
-    if (ev) api_post(r->engine, ev);
+    spl_api_event *ev = new_event(r, SPLASH_EVENT_STARTED);
+    if (ev) spl_api_post(r->engine, ev);
 }
 
 static void on_prefill(void *user, uint32_t done, uint32_t total) {
     splash_request *r = user;
-    api_event *ev = new_event(r, SPLASH_EVENT_PREFILL);
+    spl_api_event *ev = new_event(r, SPLASH_EVENT_PREFILL);
     if (!ev) return;
     ev->event.n_done = done;
     ev->event.n_total = total;
-    api_post(r->engine, ev);
+    spl_api_post(r->engine, ev);
 }
 
 static void post_token(splash_request *r, uint32_t token, const spl_logprobs *logprobs, splash_channel channel) {
-    api_event *ev = new_event(r, SPLASH_EVENT_TOKEN);
+    spl_api_event *ev = new_event(r, SPLASH_EVENT_TOKEN);
     if (!ev) return;
     ev->event.token = token;
     ev->event.token_channel = channel;
@@ -279,7 +279,7 @@ static void post_token(splash_request *r, uint32_t token, const spl_logprobs *lo
         for (uint32_t i = 0; i < logprobs->n_top; i++)
             ev->top[i] = (splash_logprob){logprobs->top[i].token, logprobs->top[i].logprob};
     }
-    api_post(r->engine, ev);
+    spl_api_post(r->engine, ev);
 }
 
 static bool on_token(void *user, uint32_t token, const spl_logprobs *logprobs) {
@@ -323,14 +323,14 @@ static void flush_text(splash_request *r, bool cut) {
 static void on_finished(void *user, spl_finish finish, const spl_usage *usage, const spl_error *error) {
     splash_request *r = user;
     if (r->engine->tokenizer) flush_text(r, finish != SPL_FINISH_STOP);
-    api_event *ev = r->last_event;
+    spl_api_event *ev = r->last_event;
     r->last_event = NULL;
     if (error) r->failure = *error;
     ev->event.kind = r->failure.code != SPL_OK ? SPLASH_EVENT_FAILED : SPLASH_EVENT_DONE;
     ev->event.request = r;
     ev->event.user = r->user;
     export_usage(&ev->event.usage, usage, r->n_reasoning_tokens);
-    (void)api_error(&ev->event.error, &r->failure);
+    (void)spl_api_error(&ev->event.error, &r->failure);
     if (finish == SPL_FINISH_CANCELLED) {
         ev->event.finish = SPLASH_FINISH_CANCELLED;
     } else if (r->reply && spl_reply_n_calls(r->reply) > 0 && finish == SPL_FINISH_STOP) {
@@ -339,12 +339,12 @@ static void on_finished(void *user, spl_finish finish, const spl_usage *usage, c
         ev->event.finish = finish == SPL_FINISH_STOP ? SPLASH_FINISH_STOP : SPLASH_FINISH_LENGTH;
     }
     if (r->matched_stop >= 0) ev->event.stop_string = r->stop_strings[r->matched_stop];
-    api_post(r->engine, ev);
+    spl_api_post(r->engine, ev);
 }
 
 /* ---- submitting ----------------------------------------------------------------------------- */
 
-void api_request_free(splash_request *r) {
+void spl_api_request_free(splash_request *r) {
     if (!r) return;
     spl_request_free(r->inner);
     spl_stop_set_free(r->stops);
@@ -464,8 +464,8 @@ splash_status splash_submit(splash_engine *e, const splash_prompt *prompt, splas
     }
     if (st == SPL_OK) return SPLASH_OK;
     *out = NULL;
-    api_request_free(r);
-    return api_error(err, &error);
+    spl_api_request_free(r);
+    return spl_api_error(err, &error);
 }
 
 void splash_cancel(splash_engine *e, splash_request *r) {
@@ -488,10 +488,10 @@ void splash_close(splash_engine **engine) {
     *engine = NULL;
     splash_shutdown(e);
     spl_engine_destroy(e->engine);
-    api_event_free(e, e->returned);
-    for (api_event *ev = e->first, *next; ev; ev = next) {
+    spl_api_event_free(e, e->returned);
+    for (spl_api_event *ev = e->first, *next; ev; ev = next) {
         next = ev->next;
-        api_event_free(e, ev);
+        spl_api_event_free(e, ev);
     }
     spl_tokenizer_close(e->tokenizer);
     spl_package_close(e->package);

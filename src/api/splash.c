@@ -19,7 +19,7 @@ _Static_assert(sizeof(((splash_stats *)0)->position_drafted) == sizeof(((spl_eng
                "one entry per proposal");
 _Static_assert(sizeof(((splash_error *)0)->text) == SPL_ERROR_TEXT_BYTES, "error texts have one size");
 
-splash_status api_error(splash_error *out, const spl_error *err) {
+splash_status spl_api_error(splash_error *out, const spl_error *err) {
     if (out) {
         out->code = (splash_status)err->code;
         memcpy(out->text, err->text, sizeof out->text);
@@ -104,7 +104,7 @@ splash_status splash_plan(const splash_options *options, splash_memory_plan *out
     if (st == SPL_OK) st = spl_engine_plan(g, n_layers, has_draft, &config, &plan, &e);
     if (st == SPL_OK) export_plan(out, &plan);
     spl_package_close(package);
-    return st == SPL_OK ? SPLASH_OK : api_error(err, &e);
+    return st == SPL_OK ? SPLASH_OK : spl_api_error(err, &e);
 }
 
 /* A package of random weights has no folder, and a package without tokenizer files serves tokens only. */
@@ -186,14 +186,14 @@ splash_status splash_open(splash_engine **out, const splash_options *options, sp
     splash_engine *e = calloc(1, sizeof *e);
     if (!e) {
         (void)spl_fail(&error, SPL_E_NOMEM, "no memory for the engine");
-        return api_error(err, &error);
+        return spl_api_error(err, &error);
     }
     (void)pthread_mutex_init(&e->lock, NULL);
     (void)pthread_cond_init(&e->arrived, NULL);
     spl_status st = open_parts(e, options, &error);
     if (st != SPL_OK) {
         splash_close(&e);
-        return api_error(err, &error);
+        return spl_api_error(err, &error);
     }
     *out = e;
     return SPLASH_OK;
@@ -278,13 +278,13 @@ splash_status splash_tokenize(const splash_engine *e, const char *text, size_t n
     spl_buf_free(&clean);
     if (st != SPL_OK) {
         spl_token_list_free(&list);
-        return api_error(err, &error);
+        return spl_api_error(err, &error);
     }
     *tokens = list.ids ? list.ids : malloc(sizeof **tokens);
     *n_tokens = list.n_ids;
     if (*tokens) return SPLASH_OK;
     (void)spl_fail(&error, SPL_E_NOMEM, "no memory for an empty token list");
-    return api_error(err, &error);
+    return spl_api_error(err, &error);
 }
 
 splash_status splash_detokenize(const splash_engine *e, const uint32_t *tokens, size_t n_tokens, bool keep_special,
@@ -294,7 +294,7 @@ splash_status splash_detokenize(const splash_engine *e, const uint32_t *tokens, 
     spl_detokenizer d;
     *text = NULL;
     spl_status st = need_tokenizer(e, &error);
-    if (st != SPL_OK) return api_error(err, &error);
+    if (st != SPL_OK) return spl_api_error(err, &error);
     spl_buf_init(&out, SPL_TOKENIZER_MAX_TEXT_BYTES);
     spl_detokenizer_init(&d, e->tokenizer, !keep_special);
     for (size_t i = 0; i < n_tokens; i++) (void)spl_detokenizer_push(&d, tokens[i], &out);
@@ -303,7 +303,7 @@ splash_status splash_detokenize(const splash_engine *e, const uint32_t *tokens, 
     spl_buf_free(&out);
     if (*text) return SPLASH_OK;
     (void)spl_fail(&error, st == SPL_OK ? SPL_E_NOMEM : st, "the text of %zu tokens does not fit", n_tokens);
-    return api_error(err, &error);
+    return spl_api_error(err, &error);
 }
 
 const char *splash_token_bytes(const splash_engine *e, uint32_t token, size_t *n_bytes) {

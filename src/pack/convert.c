@@ -19,13 +19,13 @@ enum {
 
 /* The last source tile read of one part, since the sixteen panels of a tile are asked for in turn. */
 typedef struct tile_cache {
-    const pack_part *part;
+    const spl_pack_part *part;
     uint64_t slab, tile;
     uint8_t *bytes; /* codes, then scales, then biases */
 } tile_cache;
 
-struct pack_converter {
-    const pack_source *source;
+struct spl_pack_converter {
+    const spl_pack_source *source;
     uint8_t *raw;              /* [16][widest row as stored] */
     float *values;             /* [widest row] */
     uint8_t *codes;            /* [16][cols * bits / 8] */
@@ -60,7 +60,7 @@ static void unit_grain(const spl_tensor_spec *t, uint64_t *n_items, uint64_t *it
     *item_bytes = t->bytes;
 }
 
-bool pack_next_unit(const pack_source *s, spl_file_id file, pack_cursor *cursor, pack_unit *out) {
+bool spl_pack_next_unit(const spl_pack_source *s, spl_file_id file, spl_pack_cursor *cursor, spl_pack_unit *out) {
     uint64_t n_items, item_bytes, per_unit;
     for (; cursor->tensor < s->manifest->n_tensors; cursor->tensor++, cursor->next = 0) {
         const spl_placed_tensor *t = &s->manifest->tensors[cursor->tensor];
@@ -68,14 +68,14 @@ bool pack_next_unit(const pack_source *s, spl_file_id file, pack_cursor *cursor,
         unit_grain(&t->spec, &n_items, &item_bytes, &per_unit);
         if (cursor->next >= n_items) continue;
         uint64_t n = n_items - cursor->next < per_unit ? n_items - cursor->next : per_unit;
-        *out = (pack_unit){cursor->tensor, cursor->next, n, t->offset + cursor->next * item_bytes, n * item_bytes};
+        *out = (spl_pack_unit){cursor->tensor, cursor->next, n, t->offset + cursor->next * item_bytes, n * item_bytes};
         cursor->next += n;
         return true;
     }
     return false;
 }
 
-uint64_t pack_largest_unit_bytes(const pack_source *s) {
+uint64_t spl_pack_largest_unit_bytes(const spl_pack_source *s) {
     uint64_t n_items, item_bytes, per_unit, most = 1;
     for (uint32_t i = 0; i < s->manifest->n_tensors; i++) {
         unit_grain(&s->manifest->tensors[i].spec, &n_items, &item_bytes, &per_unit);
@@ -87,11 +87,11 @@ uint64_t pack_largest_unit_bytes(const pack_source *s) {
 
 /* ---- scratch ---- */
 
-static void free_tile_caches(pack_converter *c) {
+static void free_tile_caches(spl_pack_converter *c) {
     for (int i = 0; i < 2; i++) free(c->cache[i].bytes);
 }
 
-void pack_converter_free(pack_converter *c) {
+void spl_pack_converter_free(spl_pack_converter *c) {
     if (!c) return;
     free_tile_caches(c);
     free(c->raw);
@@ -102,7 +102,7 @@ void pack_converter_free(pack_converter *c) {
     free(c);
 }
 
-spl_status pack_converter_new(pack_converter **out, const pack_source *s, spl_error *err) {
+spl_status spl_pack_converter_new(spl_pack_converter **out, const spl_pack_source *s, spl_error *err) {
     size_t widest = SPL_GROUP, small = 1, groups;
     bool tiles = false;
     for (uint32_t i = 0; i < s->manifest->n_tensors; i++) {
@@ -114,7 +114,7 @@ spl_status pack_converter_new(pack_converter **out, const pack_source *s, spl_er
         }
         for (uint32_t p = 0; p < s->tensors[i].n_parts; p++) tiles |= s->tensors[i].parts[p].kind >= PART_TILES_Q4;
     }
-    pack_converter *c = calloc(1, sizeof *c);
+    spl_pack_converter *c = calloc(1, sizeof *c);
     if (!c) return spl_fail(err, SPL_E_NOMEM, "no memory to convert weights");
     groups = widest / SPL_GROUP;
     c->source = s;
@@ -127,7 +127,7 @@ spl_status pack_converter_new(pack_converter **out, const pack_source *s, spl_er
     for (int i = 0; i < 2 && tiles; i++)
         good &= (c->cache[i].bytes = malloc(TILE_ROWS * (widest + groups * 4))) != NULL;
     if (!good) {
-        pack_converter_free(c);
+        spl_pack_converter_free(c);
         return spl_fail(err, SPL_E_NOMEM, "no memory to convert weights");
     }
     *out = c;
@@ -146,15 +146,15 @@ static void widen(part_kind kind, const uint8_t *from, size_t n, float *to) {
     }
 }
 
-static spl_status not_finite(const pack_part *p, uint64_t row, spl_error *err) {
+static spl_status not_finite(const spl_pack_part *p, uint64_t row, spl_error *err) {
     return spl_fail(err, SPL_E_CORRUPT, "source tensor '%s' holds a value that is not finite in row %llu", p->name,
                     (unsigned long long)row);
 }
 
-static spl_status fetch_values(pack_converter *c, const pack_part *p, uint64_t row, uint32_t n, unsigned bits,
+static spl_status fetch_values(spl_pack_converter *c, const spl_pack_part *p, uint64_t row, uint32_t n, unsigned bits,
                                uint32_t at, spl_error *err) {
     size_t row_bytes = p->cols * value_bytes(p->kind), groups = p->cols / SPL_GROUP;
-    spl_status st = pack_read(p->file[0], p->offset[0] + row * row_bytes, c->raw, n * row_bytes, err);
+    spl_status st = spl_pack_read(p->file[0], p->offset[0] + row * row_bytes, c->raw, n * row_bytes, err);
     for (uint32_t r = 0; r < n && st == SPL_OK; r++) {
         widen(p->kind, c->raw + r * row_bytes, p->cols, c->values);
         if (!spl_quantise_row(c->values, p->cols, bits, c->codes + (size_t)(at + r) * p->cols * bits / 8,
@@ -168,21 +168,21 @@ static void load_u16s(const uint8_t *from, size_t n, uint16_t *to) {
     for (size_t i = 0; i < n; i++) to[i] = spl_load_u16(from + 2 * i);
 }
 
-static spl_status fetch_row_form(pack_converter *c, const pack_part *p, uint64_t row, uint32_t n, unsigned bits,
+static spl_status fetch_row_form(spl_pack_converter *c, const spl_pack_part *p, uint64_t row, uint32_t n, unsigned bits,
                                  uint32_t at, spl_error *err) {
     size_t row_bytes = (size_t)p->cols * bits / 8, groups = p->cols / SPL_GROUP;
     spl_status st =
-        pack_read(p->file[0], p->offset[0] + row * row_bytes, c->codes + at * row_bytes, n * row_bytes, err);
-    if (st == SPL_OK) st = pack_read(p->file[1], p->offset[1] + row * groups * 2, c->raw, n * groups * 2, err);
+        spl_pack_read(p->file[0], p->offset[0] + row * row_bytes, c->codes + at * row_bytes, n * row_bytes, err);
+    if (st == SPL_OK) st = spl_pack_read(p->file[1], p->offset[1] + row * groups * 2, c->raw, n * groups * 2, err);
     if (st != SPL_OK) return st;
     load_u16s(c->raw, n * groups, c->scales + at * groups);
-    st = pack_read(p->file[2], p->offset[2] + row * groups * 2, c->raw, n * groups * 2, err);
+    st = spl_pack_read(p->file[2], p->offset[2] + row * groups * 2, c->raw, n * groups * 2, err);
     if (st == SPL_OK) load_u16s(c->raw, n * groups, c->biases + at * groups);
     return st;
 }
 
 /* The 256-row tile of a splash-packed matrix that holds `row`, through the cache. */
-static spl_status load_tile(pack_converter *c, const pack_part *p, uint64_t slab, uint64_t tile, unsigned bits,
+static spl_status load_tile(spl_pack_converter *c, const spl_pack_part *p, uint64_t slab, uint64_t tile, unsigned bits,
                             const uint8_t **out, spl_error *err) {
     size_t groups = p->cols / SPL_GROUP;
     size_t codes = TILE_ROWS * groups * SPL_GROUP * bits / 8, scales = TILE_ROWS * groups * 2;
@@ -195,10 +195,11 @@ static spl_status load_tile(pack_converter *c, const pack_part *p, uint64_t slab
     tile_cache *k = &c->cache[c->n_cached++ & 1];
     k->part = NULL;
     uint64_t base = slab * p->slab_bytes;
-    spl_status st = pack_read(p->file[0], p->offset[0] + base + tile * codes, k->bytes, codes, err);
-    if (st == SPL_OK) st = pack_read(p->file[1], p->offset[1] + base + tile * scales, k->bytes + codes, scales, err);
+    spl_status st = spl_pack_read(p->file[0], p->offset[0] + base + tile * codes, k->bytes, codes, err);
     if (st == SPL_OK)
-        st = pack_read(p->file[2], p->offset[2] + base + tile * scales, k->bytes + codes + scales, scales, err);
+        st = spl_pack_read(p->file[1], p->offset[1] + base + tile * scales, k->bytes + codes, scales, err);
+    if (st == SPL_OK)
+        st = spl_pack_read(p->file[2], p->offset[2] + base + tile * scales, k->bytes + codes + scales, scales, err);
     if (st != SPL_OK) return st;
     k->part = p;
     k->slab = slab;
@@ -207,7 +208,7 @@ static spl_status load_tile(pack_converter *c, const pack_part *p, uint64_t slab
     return SPL_OK;
 }
 
-static spl_status fetch_tiles(pack_converter *c, const pack_part *p, uint64_t row, uint32_t n, unsigned bits,
+static spl_status fetch_tiles(spl_pack_converter *c, const spl_pack_part *p, uint64_t row, uint32_t n, unsigned bits,
                               uint32_t at, spl_error *err) {
     size_t groups = p->cols / SPL_GROUP, group_bytes = SPL_GROUP * bits / 8;
     size_t codes = TILE_ROWS * groups * group_bytes, scales = TILE_ROWS * groups * 2;
@@ -233,8 +234,8 @@ static bool finite_scales(const uint16_t *v, size_t n) {
 }
 
 /* Rows [row, row + n) of a part into rows `at` on of the row form. n + at <= 16. */
-static spl_status fetch(pack_converter *c, const pack_part *p, uint64_t row, uint32_t n, unsigned bits, uint32_t at,
-                        spl_error *err) {
+static spl_status fetch(spl_pack_converter *c, const spl_pack_part *p, uint64_t row, uint32_t n, unsigned bits,
+                        uint32_t at, spl_error *err) {
     size_t groups = p->cols / SPL_GROUP;
     spl_status st;
     switch (p->kind) {
@@ -252,12 +253,12 @@ static spl_status fetch(pack_converter *c, const pack_part *p, uint64_t row, uin
 }
 
 /* Rows of the parts laid end to end; rows past the last are zero. */
-static spl_status fetch_concatenated(pack_converter *c, const pack_tensor *plan, const spl_tensor_spec *t, uint64_t row,
-                                     unsigned bits, uint32_t n_wanted, spl_error *err) {
+static spl_status fetch_concatenated(spl_pack_converter *c, const spl_pack_tensor *plan, const spl_tensor_spec *t,
+                                     uint64_t row, unsigned bits, uint32_t n_wanted, spl_error *err) {
     size_t groups = t->cols / SPL_GROUP;
     uint32_t at = 0;
     for (uint32_t p = 0; p < plan->n_parts && at < n_wanted; p++) {
-        const pack_part *part = &plan->parts[p];
+        const spl_pack_part *part = &plan->parts[p];
         if (row >= part->rows) {
             row -= part->rows;
             continue;
@@ -277,8 +278,8 @@ static spl_status fetch_concatenated(pack_converter *c, const pack_tensor *plan,
 }
 
 /* The sixteen rows of one panel, by the order of the tensor. */
-static spl_status fetch_panel(pack_converter *c, const pack_tensor *plan, const spl_tensor_spec *t, uint64_t panel,
-                              unsigned bits, spl_error *err) {
+static spl_status fetch_panel(spl_pack_converter *c, const spl_pack_tensor *plan, const spl_tensor_spec *t,
+                              uint64_t panel, unsigned bits, spl_error *err) {
     bool pairs = t->order == SPL_ORDER_GATE_UP || t->role == SPL_T_EXPERT_GATE_UP;
     if (!pairs) return fetch_concatenated(c, plan, t, panel * ROWS, bits, ROWS, err);
     uint64_t per_matrix = t->rows / ROWS, matrix = panel / per_matrix, within = panel % per_matrix;
@@ -289,8 +290,8 @@ static spl_status fetch_panel(pack_converter *c, const pack_tensor *plan, const 
 
 /* ---- units to bytes ---- */
 
-static spl_status convert_panels(pack_converter *c, const pack_unit *u, const spl_tensor_spec *t,
-                                 const pack_tensor *plan, uint8_t *to, spl_error *err) {
+static spl_status convert_panels(spl_pack_converter *c, const spl_pack_unit *u, const spl_tensor_spec *t,
+                                 const spl_pack_tensor *plan, uint8_t *to, spl_error *err) {
     unsigned bits = bits_of(t->encoding);
     uint64_t panel_bytes = u->n_bytes / u->n;
     spl_status st = SPL_OK;
@@ -305,8 +306,8 @@ static spl_status convert_panels(pack_converter *c, const pack_unit *u, const sp
     return st;
 }
 
-static spl_status convert_q4_rows(pack_converter *c, const pack_unit *u, const spl_tensor_spec *t,
-                                  const pack_tensor *plan, uint8_t *to, spl_error *err) {
+static spl_status convert_q4_rows(spl_pack_converter *c, const spl_pack_unit *u, const spl_tensor_spec *t,
+                                  const spl_pack_tensor *plan, uint8_t *to, spl_error *err) {
     size_t code_bytes = t->cols / 2, groups = t->cols / SPL_GROUP;
     spl_status st = SPL_OK;
     for (uint64_t i = 0; i < u->n && st == SPL_OK; i += ROWS) {
@@ -325,12 +326,12 @@ static spl_status convert_q4_rows(pack_converter *c, const pack_unit *u, const s
 }
 
 /* bf16 rows: copied when they are bf16 already, else rounded to nearest even. */
-static spl_status convert_bf16_rows(pack_converter *c, const pack_unit *u, const spl_tensor_spec *t,
-                                    const pack_tensor *plan, uint8_t *to, spl_error *err) {
-    const pack_part *p = &plan->parts[0];
+static spl_status convert_bf16_rows(spl_pack_converter *c, const spl_pack_unit *u, const spl_tensor_spec *t,
+                                    const spl_pack_tensor *plan, uint8_t *to, spl_error *err) {
+    const spl_pack_part *p = &plan->parts[0];
     size_t row_bytes = t->cols * value_bytes(p->kind);
     for (uint64_t i = 0; i < u->n; i++) {
-        spl_status st = pack_read(p->file[0], p->offset[0] + (u->first + i) * row_bytes, c->raw, row_bytes, err);
+        spl_status st = spl_pack_read(p->file[0], p->offset[0] + (u->first + i) * row_bytes, c->raw, row_bytes, err);
         if (st != SPL_OK) return st;
         widen(p->kind, c->raw, t->cols, c->values);
         for (uint32_t k = 0; k < t->cols; k++, to += 2) {
@@ -342,11 +343,11 @@ static spl_status convert_bf16_rows(pack_converter *c, const pack_unit *u, const
     return SPL_OK;
 }
 
-static spl_status convert_small(pack_converter *c, const spl_tensor_spec *t, const pack_tensor *plan, uint8_t *to,
-                                spl_error *err) {
-    const pack_part *p = &plan->parts[0];
+static spl_status convert_small(spl_pack_converter *c, const spl_tensor_spec *t, const spl_pack_tensor *plan,
+                                uint8_t *to, spl_error *err) {
+    const spl_pack_part *p = &plan->parts[0];
     size_t n = (size_t)t->rows * t->cols;
-    spl_status st = pack_read(p->file[0], p->offset[0], c->raw, n * value_bytes(p->kind), err);
+    spl_status st = spl_pack_read(p->file[0], p->offset[0], c->raw, n * value_bytes(p->kind), err);
     if (st != SPL_OK) return st;
     widen(p->kind, c->raw, n, c->values);
     for (size_t i = 0; i < n; i++) {
@@ -359,9 +360,9 @@ static spl_status convert_small(pack_converter *c, const spl_tensor_spec *t, con
     return SPL_OK;
 }
 
-spl_status pack_convert(pack_converter *c, const pack_unit *unit, uint8_t *to, spl_error *err) {
+spl_status spl_pack_convert(spl_pack_converter *c, const spl_pack_unit *unit, uint8_t *to, spl_error *err) {
     const spl_tensor_spec *t = &c->source->manifest->tensors[unit->tensor].spec;
-    const pack_tensor *plan = &c->source->tensors[unit->tensor];
+    const spl_pack_tensor *plan = &c->source->tensors[unit->tensor];
     if (plan->n_parts == 0) return spl_fail(err, SPL_E_INTERNAL, "tensor '%s' has no source", t->name);
     switch (t->encoding) {
     case SPL_ENC_Q4G64_R16:

@@ -42,7 +42,7 @@ static bool lock_is_free(const char *folder) {
     return is_free;
 }
 
-static void clean_up_entry(const pack_output *o, const char *base, const char *name) {
+static void clean_up_entry(const spl_pack_output *o, const char *base, const char *name) {
     long pid = marked_pid(name, base, partial_mark);
     long old_pid = marked_pid(name, base, old_mark);
     if ((pid == 0 || !process_is_gone(pid)) && (old_pid == 0 || !process_is_gone(old_pid))) return;
@@ -56,7 +56,7 @@ static void clean_up_entry(const pack_output *o, const char *base, const char *n
     free(path);
 }
 
-static void clean_up(const pack_output *o) {
+static void clean_up(const spl_pack_output *o) {
     const char *slash = strrchr(o->final_path, '/'), *base = slash ? slash + 1 : o->final_path;
     DIR *d = opendir(o->parent);
     if (!d) return;
@@ -64,7 +64,7 @@ static void clean_up(const pack_output *o) {
     (void)closedir(d);
 }
 
-static spl_status set_paths(pack_output *o, const char *path, spl_error *err) {
+static spl_status set_paths(spl_pack_output *o, const char *path, spl_error *err) {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
     o->final_path = strndup(path, n);
@@ -89,7 +89,7 @@ static bool folder_is_empty(const char *path) {
     return empty;
 }
 
-static spl_status check_final(const pack_output *o, spl_error *err) {
+static spl_status check_final(const spl_pack_output *o, spl_error *err) {
     struct stat info;
     if (lstat(o->final_path, &info) != 0) return SPL_OK;
     if (!S_ISDIR(info.st_mode))
@@ -106,7 +106,7 @@ static spl_status check_final(const pack_output *o, spl_error *err) {
     return SPL_OK;
 }
 
-static spl_status check_space(const pack_output *o, uint64_t need_bytes, spl_error *err) {
+static spl_status check_space(const spl_pack_output *o, uint64_t need_bytes, spl_error *err) {
     struct statvfs v;
     if (statvfs(o->parent, &v) != 0) return SPL_OK; /* a file system that cannot say: writing will tell */
     uint64_t have = (uint64_t)v.f_bavail * (uint64_t)v.f_frsize;
@@ -116,7 +116,7 @@ static spl_status check_space(const pack_output *o, uint64_t need_bytes, spl_err
                     (double)need_bytes / 1e6, o->parent, (double)have / 1e6, (double)(need_bytes - have) / 1e6);
 }
 
-static spl_status create_partial(pack_output *o, spl_error *err) {
+static spl_status create_partial(spl_pack_output *o, spl_error *err) {
     size_t n = strlen(o->final_path) + sizeof partial_mark + 24;
     char *path = malloc(n);
     if (!path) return spl_fail(err, SPL_E_NOMEM, "no memory for a path");
@@ -137,8 +137,9 @@ static spl_status create_partial(pack_output *o, spl_error *err) {
     return st;
 }
 
-spl_status pack_output_begin(pack_output *o, const char *path, bool overwrite, uint64_t need_bytes, spl_error *err) {
-    *o = (pack_output){.lock = -1, .overwrite = overwrite};
+spl_status spl_pack_output_begin(spl_pack_output *o, const char *path, bool overwrite, uint64_t need_bytes,
+                                 spl_error *err) {
+    *o = (spl_pack_output){.lock = -1, .overwrite = overwrite};
     spl_status st = set_paths(o, path, err);
     if (st == SPL_OK) st = spl_make_folders(o->parent, err);
     if (st != SPL_OK) return st;
@@ -160,7 +161,7 @@ static bool exchange(const char *a, const char *b) {
 #endif
 }
 
-static spl_status replace_by_two_renames(const pack_output *o, spl_error *err) {
+static spl_status replace_by_two_renames(const spl_pack_output *o, spl_error *err) {
     size_t n = strlen(o->final_path) + sizeof old_mark + 24;
     char *aside = malloc(n);
     if (!aside) return spl_fail(err, SPL_E_NOMEM, "no memory for a path");
@@ -178,7 +179,7 @@ static spl_status replace_by_two_renames(const pack_output *o, spl_error *err) {
     return st;
 }
 
-spl_status pack_output_publish(pack_output *o, spl_error *err) {
+spl_status spl_pack_output_publish(spl_pack_output *o, spl_error *err) {
     char *lock = spl_path_join(o->partial_path, lock_name);
     if (!lock) return spl_fail(err, SPL_E_NOMEM, "no memory for a path");
     spl_status st = unlink(lock) != 0 ? spl_fail_errno(err, errno, "cannot remove '%s'", lock) : SPL_OK;
@@ -193,18 +194,18 @@ spl_status pack_output_publish(pack_output *o, spl_error *err) {
     } else if ((st = check_final(o, err)) != SPL_OK) {
         /* another run was faster, and replacing was not asked for */
     } else if (exchange(o->partial_path, o->final_path)) {
-        /* the partial name now holds the old package; pack_output_end removes it */
+        /* the partial name now holds the old package; spl_pack_output_end removes it */
     } else {
         st = replace_by_two_renames(o, err);
     }
     return st == SPL_OK ? spl_sync_folder(o->parent, err) : st;
 }
 
-void pack_output_end(pack_output *o) {
+void spl_pack_output_end(spl_pack_output *o) {
     if (o->partial_path) (void)spl_remove_tree(o->partial_path, NULL);
     if (o->lock >= 0) (void)close(o->lock);
     free(o->final_path);
     free(o->parent);
     free(o->partial_path);
-    *o = (pack_output){.lock = -1};
+    *o = (spl_pack_output){.lock = -1};
 }

@@ -31,8 +31,8 @@ static const struct {
 
 typedef struct run {
     const spl_pack_options *options;
-    pack_source source;
-    pack_output output;
+    spl_pack_source source;
+    spl_pack_output output;
     uint64_t done_bytes, total_bytes;
 } run;
 
@@ -66,9 +66,10 @@ static spl_status open_source(run *r, spl_error *err) {
     } else if (!spl_folder_exists(o->source)) {
         st = spl_fail(err, SPL_E_NOTFOUND, "'%s' is not a folder; name a checkpoint folder", o->source);
     } else if (spl_file_exists(config)) {
-        st = pack_open_safetensors(&r->source, o->source, o->draft_source, o->n_layers, err);
+        st = spl_pack_open_safetensors(&r->source, o->source, o->draft_source, o->n_layers, err);
     } else if (spl_file_exists(manifest)) {
-        st = pack_open_packed(&r->source, o->source, o->n_layers, o->without_draft || o->draft_source, hashed, r, err);
+        st = spl_pack_open_packed(&r->source, o->source, o->n_layers, o->without_draft || o->draft_source, hashed, r,
+                                  err);
         if (st == SPL_OK && o->draft_source)
             st = spl_fail(err, SPL_E_UNSUPPORTED,
                           "a splash-packed-q4 source brings its own draft; leave the draft source out");
@@ -131,7 +132,7 @@ static spl_status copy_side_file(run *r, const char *name, size_t max_bytes, spl
         if (st == SPL_OK && strcmp(name, "chat_template.jinja") == 0)
             (void)snprintf(m->chat_template, sizeof m->chat_template, "%s", template_rules(data, m->geometry));
     } else if (st == SPL_OK && strcmp(name, "tokenizer.json") == 0) {
-        pack_note(&r->source, "the source has no tokenizer.json: the package can be measured but not chatted with");
+        spl_pack_note(&r->source, "the source has no tokenizer.json: the package can be measured but not chatted with");
     }
     free(data);
     free(from);
@@ -178,8 +179,8 @@ static spl_status write_weights(run *r, spl_error *err) {
         if (!(paths[f] = spl_path_join(r->output.partial_path, name)))
             st = spl_fail(err, SPL_E_NOMEM, "no memory for a path");
         if (st == SPL_OK)
-            st = pack_write_weights(&r->source, (spl_file_id)f, paths[f], r->options->n_threads, advance, r, &fds[f],
-                                    sha256, err);
+            st = spl_pack_write_weights(&r->source, (spl_file_id)f, paths[f], r->options->n_threads, advance, r,
+                                        &fds[f], sha256, err);
         if (st == SPL_OK) st = spl_manifest_add_file(m, name, n_bytes, SPL_FILE_HEADER_BYTES, sha256, err);
     }
     if (st == SPL_OK) st = spl_manifest_identity(m, m->identity, err);
@@ -210,15 +211,15 @@ static spl_status run_pack(run *r, spl_error *err) {
         uint64_t n = spl_manifest_file_bytes(m, (spl_file_id)f);
         r->total_bytes += n > SPL_FILE_HEADER_BYTES ? n - SPL_FILE_HEADER_BYTES : 0;
     }
-    st = pack_output_begin(&r->output, o->output, o->overwrite, package_bytes(r), err);
+    st = spl_pack_output_begin(&r->output, o->output, o->overwrite, package_bytes(r), err);
     for (size_t i = 0; i < SPL_COUNT(side_files) && st == SPL_OK; i++)
         st = copy_side_file(r, side_files[i].name, side_files[i].max_bytes, err);
     if (st == SPL_OK) st = write_weights(r, err);
-    if (st == SPL_OK) st = pack_source_unchanged(&r->source, err);
+    if (st == SPL_OK) st = spl_pack_source_unchanged(&r->source, err);
     if (st == SPL_OK) st = write_manifest(r, err);
     if (st == SPL_OK) st = check_result(r, err);
     if (st == SPL_OK) st = tell(r, "publishing", r->total_bytes, r->total_bytes, err);
-    return st == SPL_OK ? pack_output_publish(&r->output, err) : st;
+    return st == SPL_OK ? spl_pack_output_publish(&r->output, err) : st;
 }
 
 spl_status spl_pack(const spl_pack_options *o, spl_error *err) {
@@ -226,8 +227,8 @@ spl_status spl_pack(const spl_pack_options *o, spl_error *err) {
     if (!o->source || !o->output)
         return spl_fail(err, SPL_E_INVALID, "pack needs a source folder and an output folder");
     spl_status st = run_pack(&r, err);
-    pack_output_end(&r.output);
-    pack_source_free(&r.source);
+    spl_pack_output_end(&r.output);
+    spl_pack_source_free(&r.source);
     return st;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Source files and the life of a pack_source. Reads only by pread on descriptors kept open. */
+ * Source files and the life of a spl_pack_source. Reads only by pread on descriptors kept open. */
 #include "pack/source.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void remember(pack_file *f, const struct stat *info) {
+static void remember(spl_pack_file *f, const struct stat *info) {
     f->n_bytes = (uint64_t)info->st_size;
     f->device = (uint64_t)info->st_dev;
     f->inode = (uint64_t)info->st_ino;
@@ -24,17 +24,17 @@ static void remember(pack_file *f, const struct stat *info) {
 #endif
 }
 
-static void close_file(pack_file *f) {
+static void close_file(spl_pack_file *f) {
     if (!f) return;
     if (f->fd >= 0) (void)close(f->fd);
     free(f->path);
     free(f);
 }
 
-spl_status pack_source_open_file(pack_source *s, const char *path, const pack_file **out, spl_error *err) {
+spl_status spl_pack_source_open_file(spl_pack_source *s, const char *path, const spl_pack_file **out, spl_error *err) {
     struct stat info;
-    pack_file *f = calloc(1, sizeof *f);
-    pack_file **files = realloc(s->files, (s->n_files + 1) * sizeof *files);
+    spl_pack_file *f = calloc(1, sizeof *f);
+    spl_pack_file **files = realloc(s->files, (s->n_files + 1) * sizeof *files);
     if (files) s->files = files;
     if (f) {
         f->fd = -1;
@@ -63,11 +63,11 @@ spl_status pack_source_open_file(pack_source *s, const char *path, const pack_fi
     return SPL_OK;
 }
 
-spl_status pack_source_unchanged(const pack_source *s, spl_error *err) {
+spl_status spl_pack_source_unchanged(const spl_pack_source *s, spl_error *err) {
     for (uint32_t i = 0; i < s->n_files; i++) {
         struct stat info;
-        pack_file now = {0};
-        const pack_file *f = s->files[i];
+        spl_pack_file now = {0};
+        const spl_pack_file *f = s->files[i];
         if (stat(f->path, &info) != 0) return spl_fail_errno(err, errno, "source file '%s' went away", f->path);
         remember(&now, &info);
         if (now.n_bytes != f->n_bytes || now.device != f->device || now.inode != f->inode ||
@@ -77,7 +77,7 @@ spl_status pack_source_unchanged(const pack_source *s, spl_error *err) {
     return SPL_OK;
 }
 
-spl_status pack_read(const pack_file *f, uint64_t offset, void *to, size_t n_bytes, spl_error *err) {
+spl_status spl_pack_read(const spl_pack_file *f, uint64_t offset, void *to, size_t n_bytes, spl_error *err) {
     char *at = to;
     while (n_bytes > 0) {
         ssize_t n = pread(f->fd, at, n_bytes, (off_t)offset);
@@ -91,7 +91,7 @@ spl_status pack_read(const pack_file *f, uint64_t offset, void *to, size_t n_byt
     return SPL_OK;
 }
 
-void pack_source_free(pack_source *s) {
+void spl_pack_source_free(spl_pack_source *s) {
     for (uint32_t i = 0; i < s->n_files; i++) close_file(s->files[i]);
     free(s->files);
     free(s->tensors);
@@ -102,7 +102,7 @@ void pack_source_free(pack_source *s) {
     memset(s, 0, sizeof *s);
 }
 
-void pack_note(const pack_source *s, const char *format, ...) {
+void spl_pack_note(const spl_pack_source *s, const char *format, ...) {
     char line[SPL_ERROR_TEXT_BYTES];
     va_list args;
     if (!s->note) return;
@@ -112,7 +112,8 @@ void pack_note(const pack_source *s, const char *format, ...) {
     s->note(s->user, line);
 }
 
-spl_status pack_source_plan(pack_source *s, const spl_geometry *g, uint32_t n_layers, bool with_draft, spl_error *err) {
+spl_status spl_pack_source_plan(spl_pack_source *s, const spl_geometry *g, uint32_t n_layers, bool with_draft,
+                                spl_error *err) {
     if (g->ffn_width % SPL_ROWS_PER_TILE || g->expert_width % SPL_ROWS_PER_TILE ||
         g->shared_expert_width % SPL_ROWS_PER_TILE || (g->draft && g->draft->ffn_width % SPL_ROWS_PER_TILE) ||
         (g->n_experts && g->hidden % SPL_ROWS_PER_TILE))

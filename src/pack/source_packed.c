@@ -16,28 +16,28 @@ enum { HASH_CHUNK_BYTES = 1 << 20 };
 
 /* One weight file being walked. */
 typedef struct walk {
-    const pack_file *file;
+    const spl_pack_file *file;
     const char *path; /* relative */
     uint64_t at;      /* end of the last section */
 } walk;
 
 typedef struct packed {
-    pack_source *source;
+    spl_pack_source *source;
     spl_packed_manifest manifest;
     const spl_geometry *geometry;
-    pack_hash_report report;
+    spl_pack_hash_report report;
     void *user;
     uint64_t done_bytes, total_bytes;
 } packed;
 
-static spl_status hash_file(packed *k, const pack_file *f, const spl_packed_artifact *a, spl_error *err) {
+static spl_status hash_file(packed *k, const spl_pack_file *f, const spl_packed_artifact *a, spl_error *err) {
     spl_sha256 *h = NULL;
     char hex[SPL_SHA256_HEX_BYTES];
     uint8_t *chunk = malloc(HASH_CHUNK_BYTES);
     spl_status st = chunk ? spl_sha256_new(&h, err) : spl_fail(err, SPL_E_NOMEM, "no memory to hash '%s'", a->path);
     for (uint64_t at = 0; st == SPL_OK && at < f->n_bytes; at += HASH_CHUNK_BYTES) {
         size_t n = f->n_bytes - at < HASH_CHUNK_BYTES ? (size_t)(f->n_bytes - at) : HASH_CHUNK_BYTES;
-        st = pack_read(f, at, chunk, n, err);
+        st = spl_pack_read(f, at, chunk, n, err);
         if (st == SPL_OK) spl_sha256_update(h, chunk, n);
         k->done_bytes += n;
         if (st == SPL_OK && k->report) st = k->report(k->user, k->done_bytes, k->total_bytes, err);
@@ -54,12 +54,12 @@ static spl_status hash_file(packed *k, const pack_file *f, const spl_packed_arti
 }
 
 /* Opens an artifact, checks size and digest. */
-static spl_status open_artifact(packed *k, const char *path, const pack_file **out, spl_error *err) {
+static spl_status open_artifact(packed *k, const char *path, const spl_pack_file **out, spl_error *err) {
     const spl_packed_artifact *a = spl_packed_find(&k->manifest, path);
     if (!a) return spl_fail(err, SPL_E_NOTFOUND, "splash-packed manifest.json does not list '%s'", path);
     char *full = spl_path_join(k->source->folder, path);
-    spl_status st =
-        full ? pack_source_open_file(k->source, full, out, err) : spl_fail(err, SPL_E_NOMEM, "no memory for a path");
+    spl_status st = full ? spl_pack_source_open_file(k->source, full, out, err)
+                         : spl_fail(err, SPL_E_NOMEM, "no memory for a path");
     free(full);
     if (st == SPL_OK && (*out)->n_bytes != a->n_bytes)
         st = spl_fail(err, SPL_E_CORRUPT, "'%s' has %llu bytes but its manifest says %llu", path,
@@ -73,7 +73,7 @@ static spl_status begin(packed *k, walk *w, const char *path, const char *magic,
     w->path = path;
     w->at = SPL_PACKED_ALIGNMENT;
     spl_status st = open_artifact(k, path, &w->file, err);
-    if (st == SPL_OK) st = pack_read(w->file, 0, start, sizeof start, err);
+    if (st == SPL_OK) st = spl_pack_read(w->file, 0, start, sizeof start, err);
     return st == SPL_OK ? spl_packed_check_start(start, magic, layer, type, path, err) : st;
 }
 
@@ -93,7 +93,7 @@ static spl_status end(const walk *w, spl_error *err) {
                     (unsigned long long)spl_round_up(w->at, SPL_PACKED_ALIGNMENT));
 }
 
-static pack_tensor *plan_of(const packed *k, spl_tensor_role role, uint32_t layer) {
+static spl_pack_tensor *plan_of(const packed *k, spl_tensor_role role, uint32_t layer) {
     const spl_manifest *m = k->source->manifest;
     for (uint32_t i = 0; i < m->n_tensors; i++) {
         if (m->tensors[i].spec.role == role && m->tensors[i].spec.layer == layer) return &k->source->tensors[i];
@@ -112,9 +112,9 @@ static spl_status small(target *t, spl_tensor_role role, const char *name, uint6
                         spl_error *err) {
     uint64_t offset;
     spl_status st = section(&t->w, name, rows * cols * (kind == PART_F32 ? 4 : 2), &offset, err);
-    pack_tensor *plan = st == SPL_OK ? plan_of(t->k, role, t->layer) : NULL;
+    spl_pack_tensor *plan = st == SPL_OK ? plan_of(t->k, role, t->layer) : NULL;
     if (!plan) return st;
-    plan->parts[0] = (pack_part){.kind = kind, .file = {t->w.file}, .offset = {offset}, .rows = rows, .cols = cols};
+    plan->parts[0] = (spl_pack_part){.kind = kind, .file = {t->w.file}, .offset = {offset}, .rows = rows, .cols = cols};
     (void)snprintf(plan->parts[0].name, sizeof plan->parts[0].name, "%s: %s", t->w.path, name);
     plan->n_parts = 1;
     return SPL_OK;
@@ -126,17 +126,17 @@ static spl_status matrix(target *t, spl_tensor_role role, const char *name, uint
     uint64_t offset, padded = spl_round_up(rows, 256);
     uint64_t codes = padded * cols * bits / 8, scales = padded * (cols / SPL_GROUP) * 2, slab = codes + 2 * scales;
     spl_status st = section(&t->w, name, slabs * slab, &offset, err);
-    pack_tensor *plan = st == SPL_OK ? plan_of(t->k, role, t->layer) : NULL;
+    spl_pack_tensor *plan = st == SPL_OK ? plan_of(t->k, role, t->layer) : NULL;
     if (!plan) return st;
     if (plan->n_parts == PACK_MAX_PARTS) return spl_fail(err, SPL_E_INTERNAL, "too many parts for '%s'", name);
-    pack_part *p = &plan->parts[plan->n_parts++];
-    *p = (pack_part){.kind = bits == 4 ? PART_TILES_Q4 : PART_TILES_Q8,
-                     .file = {t->w.file, t->w.file, t->w.file},
-                     .offset = {offset, offset + codes, offset + codes + scales},
-                     .rows = slabs * rows,
-                     .cols = cols,
-                     .slab_rows = rows,
-                     .slab_bytes = slab};
+    spl_pack_part *p = &plan->parts[plan->n_parts++];
+    *p = (spl_pack_part){.kind = bits == 4 ? PART_TILES_Q4 : PART_TILES_Q8,
+                         .file = {t->w.file, t->w.file, t->w.file},
+                         .offset = {offset, offset + codes, offset + codes + scales},
+                         .rows = slabs * rows,
+                         .cols = cols,
+                         .slab_rows = rows,
+                         .slab_bytes = slab};
     (void)snprintf(p->name, sizeof p->name, "%s: %s", t->w.path, name);
     return SPL_OK;
 }
@@ -222,14 +222,14 @@ static spl_status plan_embedding(packed *k, spl_error *err) {
     if (st == SPL_OK) st = section(&w, "biases", rows * (g->hidden / SPL_GROUP) * 2, &offsets[2], err);
     if (st == SPL_OK) st = end(&w, err);
     if (st != SPL_OK) return st;
-    pack_tensor *plan = plan_of(k, SPL_T_EMBED, SPL_NO_LAYER);
+    spl_pack_tensor *plan = plan_of(k, SPL_T_EMBED, SPL_NO_LAYER);
     plan->n_parts = 1;
-    plan->parts[0] = (pack_part){.kind = PART_ROWS_Q4,
-                                 .file = {w.file, w.file, w.file},
-                                 .rows = rows,
-                                 .cols = g->hidden,
-                                 .offset = {offsets[0], offsets[1], offsets[2]},
-                                 .name = "target/embedding.bin"};
+    plan->parts[0] = (spl_pack_part){.kind = PART_ROWS_Q4,
+                                     .file = {w.file, w.file, w.file},
+                                     .rows = rows,
+                                     .cols = g->hidden,
+                                     .offset = {offsets[0], offsets[1], offsets[2]},
+                                     .name = "target/embedding.bin"};
     return SPL_OK;
 }
 
@@ -276,7 +276,7 @@ static spl_status plan_draft_model(packed *k, spl_error *err) {
 
 /* ---- the whole folder ---- */
 
-static spl_status read_text(const pack_source *s, const char *name, size_t max_bytes, char **text, size_t *n,
+static spl_status read_text(const spl_pack_source *s, const char *name, size_t max_bytes, char **text, size_t *n,
                             spl_error *err) {
     char *path = spl_path_join(s->folder, name);
     spl_status st =
@@ -352,14 +352,14 @@ static spl_status check_side_files(packed *k, spl_error *err) {
                                         "tokenizer/chat_template.jinja"};
     spl_status st = SPL_OK;
     for (size_t i = 0; i < SPL_COUNT(names) && st == SPL_OK; i++) {
-        const pack_file *f;
+        const spl_pack_file *f;
         st = open_artifact(k, names[i], &f, err);
     }
     return st;
 }
 
-spl_status pack_open_packed(pack_source *s, const char *folder, uint32_t n_layers, bool without_draft,
-                            pack_hash_report report, void *user, spl_error *err) {
+spl_status spl_pack_open_packed(spl_pack_source *s, const char *folder, uint32_t n_layers, bool without_draft,
+                                spl_pack_hash_report report, void *user, spl_error *err) {
     packed k = {.source = s, .report = report, .user = user};
     char *text = NULL, digest[SPL_SHA256_HEX_BYTES];
     size_t n;
@@ -374,11 +374,11 @@ spl_status pack_open_packed(pack_source *s, const char *folder, uint32_t n_layer
     if (st == SPL_OK) st = find_geometry(&k, err);
     if (st == SPL_OK) st = check_complete(&k, err);
     bool with_draft = st == SPL_OK && k.geometry->draft && !without_draft;
-    if (st == SPL_OK) st = pack_source_plan(s, k.geometry, n_layers, with_draft, err);
+    if (st == SPL_OK) st = spl_pack_source_plan(s, k.geometry, n_layers, with_draft, err);
     if (st == SPL_OK) st = plan_files(&k, with_draft, err);
     if (st == SPL_OK) st = check_side_files(&k, err);
     if (st == SPL_OK && k.geometry->vision)
-        pack_note(s, "the vision tower is left out: the package holds the text model");
+        spl_pack_note(s, "the vision tower is left out: the package holds the text model");
     if (st == SPL_OK)
         (void)json_object_set_new(s->provenance, "source",
                                   json_pack("{s:s,s:s,s:s}", "kind",

@@ -15,9 +15,9 @@ enum { INDEX_MAX_BYTES = 4 << 20 };
 
 /* One opened checkpoint: files, tensors, and how its names begin. */
 typedef struct checkpoint {
-    pack_source *source;
+    spl_pack_source *source;
     spl_st_list tensors;
-    const pack_file **files; /* by spl_st_tensor.file */
+    const spl_pack_file **files; /* by spl_st_tensor.file */
     uint32_t n_files;
     uint64_t header_bytes; /* of all files */
     char prefix[32];       /* "model.language_model." */
@@ -37,24 +37,24 @@ static spl_status add_file(checkpoint *c, const char *folder, const char *name, 
     uint64_t n;
     if (c->n_files == SPL_ST_MAX_FILES)
         return spl_fail(err, SPL_E_LIMIT, "'%s' has more than %d safetensors files", folder, SPL_ST_MAX_FILES);
-    const pack_file **files = realloc(c->files, (c->n_files + 1) * sizeof *files);
+    const spl_pack_file **files = realloc(c->files, (c->n_files + 1) * sizeof *files);
     if (files) c->files = files;
     char *path = spl_path_join(folder, name), *header = NULL;
     spl_status st = files && path ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory to open '%s'", name);
-    if (st == SPL_OK) st = pack_source_open_file(c->source, path, &c->files[c->n_files], err);
+    if (st == SPL_OK) st = spl_pack_source_open_file(c->source, path, &c->files[c->n_files], err);
     if (st == SPL_OK) {
-        pack_file *f = c->source->files[c->source->n_files - 1];
+        spl_pack_file *f = c->source->files[c->source->n_files - 1];
         if (f->n_bytes < 10)
             st = spl_fail(err, SPL_E_FORMAT, "'%s' has %llu bytes; it is truncated or not safetensors", path,
                           (unsigned long long)f->n_bytes);
-        if (st == SPL_OK) st = pack_read(f, 0, first, sizeof first, err);
+        if (st == SPL_OK) st = spl_pack_read(f, 0, first, sizeof first, err);
         if (st == SPL_OK) st = spl_st_header_bytes(first, f->n_bytes, path, &n, err);
         if (st == SPL_OK && (c->header_bytes += n) > SPL_ST_MAX_HEADERS_BYTES)
             st = spl_fail(err, SPL_E_LIMIT, "the headers of '%s' have more than %d bytes together", folder,
                           SPL_ST_MAX_HEADERS_BYTES);
         if (st == SPL_OK && !(header = malloc((size_t)n)))
             st = spl_fail(err, SPL_E_NOMEM, "no memory for the header of '%s'", path);
-        if (st == SPL_OK) st = pack_read(f, 8, header, (size_t)n, err);
+        if (st == SPL_OK) st = spl_pack_read(f, 8, header, (size_t)n, err);
         if (st == SPL_OK) st = spl_sha256_hex(header, (size_t)n, f->header_sha256, err);
         if (st == SPL_OK) st = spl_st_parse(&c->tensors, c->n_files, header, (size_t)n, f->n_bytes, path, err);
         c->n_files++;
@@ -174,7 +174,7 @@ static spl_status need_shape(const checkpoint *c, const spl_st_tensor *t, const 
                     c->source->manifest->geometry->id, want);
 }
 
-static spl_status value_part(const checkpoint *c, const spl_st_tensor *t, pack_part *p, spl_error *err) {
+static spl_status value_part(const checkpoint *c, const spl_st_tensor *t, spl_pack_part *p, spl_error *err) {
     switch (t->dtype) {
     case SPL_ST_BF16: p->kind = PART_BF16; break;
     case SPL_ST_F16: p->kind = PART_F16; break;
@@ -191,7 +191,7 @@ static spl_status value_part(const checkpoint *c, const spl_st_tensor *t, pack_p
 
 /* The three tensors of an MLX module: `name` is "....weight", whose shape is [.., rows, cols/8]. */
 static spl_status mlx_part(checkpoint *c, spl_st_tensor *codes, const uint64_t *shape, uint32_t rank, unsigned bits,
-                           pack_part *p, spl_error *err) {
+                           spl_pack_part *p, spl_error *err) {
     static const char *const suffixes[] = {".scales", ".biases"};
     uint64_t want[3] = {0};
     char name[SPL_ST_MAX_NAME_BYTES + 16];
@@ -223,13 +223,13 @@ static spl_status mlx_part(checkpoint *c, spl_st_tensor *codes, const uint64_t *
 }
 
 /* Adds a matrix (or a stack of E matrices: rank 3) to a plan. `name` is complete. */
-static spl_status add_matrix(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *name,
+static spl_status add_matrix(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *name,
                              const uint64_t *shape, uint32_t rank, spl_error *err) {
     char scales[SPL_ST_MAX_NAME_BYTES];
     spl_st_tensor *t;
     spl_status st = need(c, name, &t, err);
     if (st != SPL_OK) return st;
-    pack_part *p = &plan->parts[plan->n_parts];
+    spl_pack_part *p = &plan->parts[plan->n_parts];
     size_t stem = strlen(name);
     bool has_suffix = stem > 7 && strcmp(name + stem - 7, ".weight") == 0;
     if (has_suffix) (void)snprintf(scales, sizeof scales, "%.*s.scales", (int)(stem - 7), name);
@@ -247,7 +247,7 @@ static spl_status add_matrix(checkpoint *c, pack_tensor *plan, const spl_tensor_
     return SPL_OK;
 }
 
-static spl_status matrix(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status matrix(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                          const char *leaf, uint64_t rows, spl_error *err) {
     char name[SPL_ST_MAX_NAME_BYTES];
     const uint64_t shape[2] = {rows, spec->cols};
@@ -256,8 +256,8 @@ static spl_status matrix(checkpoint *c, pack_tensor *plan, const spl_tensor_spec
 }
 
 /* A small tensor of any rank whose values are taken in storage order. */
-static spl_status small(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
-                        const char *leaf, const uint64_t *shape, uint32_t rank, pack_transform transform,
+static spl_status small(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+                        const char *leaf, const uint64_t *shape, uint32_t rank, spl_pack_transform transform,
                         spl_error *err) {
     char name[SPL_ST_MAX_NAME_BYTES];
     spl_st_tensor *t;
@@ -273,15 +273,15 @@ static spl_status small(checkpoint *c, pack_tensor *plan, const spl_tensor_spec 
     return SPL_OK;
 }
 
-static spl_status vector(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
-                         const char *leaf, pack_transform transform, spl_error *err) {
+static spl_status vector(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+                         const char *leaf, spl_pack_transform transform, spl_error *err) {
     const uint64_t shape[1] = {spec->cols};
     return small(c, plan, spec, base, leaf, shape, 1, transform, err);
 }
 
 /* ---- target ---- */
 
-static spl_status plan_conv(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status plan_conv(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                             spl_error *err) {
     const uint64_t raw[3] = {spec->rows, 1, SPL_CONV_TAPS}, shifted[3] = {spec->rows, SPL_CONV_TAPS, 1};
     return small(c, plan, spec, base, "linear_attn.conv1d.weight", c->raw_norms ? raw : shifted, 3, TRANSFORM_NONE,
@@ -289,7 +289,7 @@ static spl_status plan_conv(checkpoint *c, pack_tensor *plan, const spl_tensor_s
 }
 
 /* Experts: published checkpoints fuse gate and up of all experts; MLX keeps two stacks. */
-static spl_status plan_experts(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status plan_experts(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                                spl_error *err) {
     char name[SPL_ST_MAX_NAME_BYTES];
     const uint64_t whole[3] = {spec->n_experts, spec->rows, spec->cols};
@@ -307,7 +307,7 @@ static spl_status plan_experts(checkpoint *c, pack_tensor *plan, const spl_tenso
     return add_matrix(c, plan, spec, name, half, 3, err);
 }
 
-static spl_status plan_attn_in(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status plan_attn_in(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                                spl_error *err) {
     const spl_geometry *g = c->source->manifest->geometry;
     spl_status st = matrix(c, plan, spec, base, "self_attn.q_proj.weight", 2 * spl_q_width(g), err);
@@ -316,7 +316,7 @@ static spl_status plan_attn_in(checkpoint *c, pack_tensor *plan, const spl_tenso
     return st;
 }
 
-static spl_status plan_gdn_in(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status plan_gdn_in(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                               spl_error *err) {
     const spl_geometry *g = c->source->manifest->geometry;
     spl_status st = matrix(c, plan, spec, base, "linear_attn.in_proj_qkv.weight", spl_gdn_channels(g), err);
@@ -326,20 +326,20 @@ static spl_status plan_gdn_in(checkpoint *c, pack_tensor *plan, const spl_tensor
     return st;
 }
 
-static spl_status pair(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
+static spl_status pair(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, const char *base,
                        const char *gate, const char *up, spl_error *err) {
     spl_status st = matrix(c, plan, spec, base, gate, spec->rows / 2, err);
     return st == SPL_OK ? matrix(c, plan, spec, base, up, spec->rows / 2, err) : st;
 }
 
-static spl_status plan_head(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *spec, spl_error *err) {
+static spl_status plan_head(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *spec, spl_error *err) {
     bool mlx = spl_st_find(&c->tensors, "language_model.lm_head.weight") != NULL;
     return matrix(c, plan, spec, mlx ? "language_model." : "", "lm_head.weight", spec->rows, err);
 }
 
-static spl_status plan_target(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *s, spl_error *err) {
+static spl_status plan_target(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *s, spl_error *err) {
     char base[64];
-    pack_transform norm = c->raw_norms ? TRANSFORM_ADD_ONE : TRANSFORM_NONE;
+    spl_pack_transform norm = c->raw_norms ? TRANSFORM_ADD_ONE : TRANSFORM_NONE;
     (void)snprintf(base, sizeof base, "%slayers.%u.", c->prefix, s->layer);
     switch (s->role) {
     case SPL_T_EMBED: return matrix(c, plan, s, c->prefix, "embed_tokens.weight", s->rows, err);
@@ -420,10 +420,12 @@ static spl_status check_unused(const checkpoint *c, uint32_t n_layers, spl_error
                             c->label, t->name, c->source->manifest->geometry->id);
         }
     }
-    if (n_vision) pack_note(c->source, "%u vision tensors are left out: the package holds the text model", n_vision);
+    if (n_vision)
+        spl_pack_note(c->source, "%u vision tensors are left out: the package holds the text model", n_vision);
     if (n_mtp)
-        pack_note(c->source, "%u tensors of the extra prediction head are left out: the engine does not use it", n_mtp);
-    if (n_later) pack_note(c->source, "%u tensors of layers from %u on are left out as asked", n_later, n_layers);
+        spl_pack_note(c->source, "%u tensors of the extra prediction head are left out: the engine does not use it",
+                      n_mtp);
+    if (n_later) spl_pack_note(c->source, "%u tensors of layers from %u on are left out as asked", n_later, n_layers);
     return SPL_OK;
 }
 
@@ -448,10 +450,10 @@ static spl_status read_config(const char *folder, char **text, size_t *n, spl_er
 
 static spl_status plan_all(checkpoint *c, const spl_checkpoint_config *config, uint32_t n_layers, bool with_draft,
                            spl_error *err) {
-    pack_source *s = c->source;
+    spl_pack_source *s = c->source;
     if (n_layers == 0) n_layers = config->n_layers;
     spl_status st = find_conventions(c, config->geometry, err);
-    if (st == SPL_OK) st = pack_source_plan(s, config->geometry, n_layers, with_draft, err);
+    if (st == SPL_OK) st = spl_pack_source_plan(s, config->geometry, n_layers, with_draft, err);
     for (uint32_t i = 0; st == SPL_OK && i < s->manifest->n_tensors; i++) {
         const spl_tensor_spec *t = &s->manifest->tensors[i].spec;
         if (t->file == SPL_FILE_TARGET) st = plan_target(c, &s->tensors[i], t, err);
@@ -459,8 +461,8 @@ static spl_status plan_all(checkpoint *c, const spl_checkpoint_config *config, u
     return st == SPL_OK ? check_unused(c, s->manifest->n_layers, err) : st;
 }
 
-spl_status pack_open_safetensors(pack_source *s, const char *folder, const char *draft_folder, uint32_t n_layers,
-                                 spl_error *err) {
+spl_status spl_pack_open_safetensors(spl_pack_source *s, const char *folder, const char *draft_folder,
+                                     uint32_t n_layers, spl_error *err) {
     checkpoint c = {.source = s, .label = "source"};
     spl_checkpoint_config config;
     char *text = NULL, digest[SPL_SHA256_HEX_BYTES];
@@ -476,7 +478,7 @@ spl_status pack_open_safetensors(pack_source *s, const char *folder, const char 
     if (st == SPL_OK) st = open_files(&c, folder, err);
     if (st == SPL_OK) st = plan_all(&c, &config, n_layers, draft_folder != NULL, err);
     if (st == SPL_OK && config.mlx_affine && s->quantises)
-        pack_note(s, "some matrices of this 4-bit checkpoint are stored unquantised; they are quantised now");
+        spl_pack_note(s, "some matrices of this 4-bit checkpoint are stored unquantised; they are quantised now");
     if (st == SPL_OK) {
         json_t *o = json_pack("{s:s,s:s}", "kind", config.mlx_affine ? "mlx-affine-4bit" : "hf-safetensors",
                               "config_sha256", digest);
@@ -485,13 +487,13 @@ spl_status pack_open_safetensors(pack_source *s, const char *folder, const char 
     }
     free(text);
     checkpoint_free(&c);
-    if (st == SPL_OK && draft_folder) st = pack_open_draft(s, draft_folder, err);
+    if (st == SPL_OK && draft_folder) st = spl_pack_open_draft(s, draft_folder, err);
     return st;
 }
 
 /* ---- draft ---- */
 
-static spl_status plan_draft_qkv(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *s, const char *base,
+static spl_status plan_draft_qkv(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *s, const char *base,
                                  spl_error *err) {
     const spl_draft_geometry *d = c->source->manifest->geometry->draft;
     spl_status st = matrix(c, plan, s, base, "self_attn.q_proj.weight", (uint64_t)d->n_q_heads * d->head_dim, err);
@@ -502,7 +504,7 @@ static spl_status plan_draft_qkv(checkpoint *c, pack_tensor *plan, const spl_ten
     return st;
 }
 
-static spl_status plan_draft(checkpoint *c, pack_tensor *plan, const spl_tensor_spec *s, spl_error *err) {
+static spl_status plan_draft(checkpoint *c, spl_pack_tensor *plan, const spl_tensor_spec *s, spl_error *err) {
     const spl_draft_geometry *d = c->source->manifest->geometry->draft;
     const uint64_t base_kernel[3] = {2, d->conv_taps, d->hidden};
     char base[64];
@@ -535,7 +537,7 @@ static spl_status plan_draft(checkpoint *c, pack_tensor *plan, const spl_tensor_
     }
 }
 
-spl_status pack_open_draft(pack_source *s, const char *folder, spl_error *err) {
+spl_status spl_pack_open_draft(spl_pack_source *s, const char *folder, spl_error *err) {
     checkpoint c = {.source = s, .label = "draft source"};
     char *text = NULL, digest[SPL_SHA256_HEX_BYTES];
     size_t n;

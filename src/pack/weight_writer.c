@@ -17,16 +17,16 @@ enum { MAX_THREADS = 16, SLOTS_PER_THREAD = 2, WRITEBACK_BYTES = 64 << 20 };
 
 typedef struct slot {
     uint8_t *data;
-    pack_unit unit;
+    spl_pack_unit unit;
     bool ready;
 } slot;
 
 typedef struct ring {
-    const pack_source *source;
+    const spl_pack_source *source;
     spl_file_id file;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    pack_cursor cursor;
+    spl_pack_cursor cursor;
     uint64_t n_taken, n_written; /* units */
     bool exhausted, stop;
     spl_status status;
@@ -38,16 +38,16 @@ typedef struct ring {
 typedef struct worker {
     pthread_t thread;
     ring *ring;
-    pack_converter *converter;
+    spl_pack_converter *converter;
     bool started;
 } worker;
 
 /* Takes the next unit and waits for its slot; NULL when there is none or the run stops. */
 static slot *take(ring *r) {
-    pack_unit unit;
+    spl_pack_unit unit;
     slot *s = NULL;
     (void)pthread_mutex_lock(&r->mutex);
-    if (!r->stop && !r->exhausted && pack_next_unit(r->source, r->file, &r->cursor, &unit)) {
+    if (!r->stop && !r->exhausted && spl_pack_next_unit(r->source, r->file, &r->cursor, &unit)) {
         uint64_t number = r->n_taken++;
         while (!r->stop && number >= r->n_written + r->n_slots) (void)pthread_cond_wait(&r->changed, &r->mutex);
         if (!r->stop) {
@@ -67,7 +67,7 @@ static void *run_worker(void *arg) {
     ring *r = w->ring;
     for (slot *s; (s = take(r)) != NULL;) {
         spl_error error;
-        spl_status st = pack_convert(w->converter, &s->unit, s->data, &error);
+        spl_status st = spl_pack_convert(w->converter, &s->unit, s->data, &error);
         (void)pthread_mutex_lock(&r->mutex);
         s->ready = st == SPL_OK;
         if (st != SPL_OK && r->status == SPL_OK) {
@@ -143,7 +143,7 @@ static spl_status put_zeros_to(sink *k, uint64_t offset, spl_error *err) {
     return st;
 }
 
-static spl_status write_units(ring *r, sink *k, pack_advance advance, void *user, spl_error *err) {
+static spl_status write_units(ring *r, sink *k, spl_pack_advance advance, void *user, spl_error *err) {
     const char *stage = r->file == SPL_FILE_DRAFT ? "packing draft" : "packing target";
     spl_status st = SPL_OK;
     for (slot *s; st == SPL_OK && (s = await(r)) != NULL; release(r, s)) {
@@ -173,7 +173,7 @@ static spl_status open_sink(sink *k, const char *path, spl_error *err) {
 }
 
 static spl_status start(ring *r, worker *workers, uint32_t n_threads, spl_error *err) {
-    uint64_t slot_bytes = pack_largest_unit_bytes(r->source);
+    uint64_t slot_bytes = spl_pack_largest_unit_bytes(r->source);
     r->n_slots = n_threads * SLOTS_PER_THREAD;
     for (uint32_t i = 0; i < r->n_slots; i++) {
         if (!(r->slots[i].data = malloc((size_t)slot_bytes)))
@@ -181,7 +181,7 @@ static spl_status start(ring *r, worker *workers, uint32_t n_threads, spl_error 
     }
     for (uint32_t i = 0; i < n_threads; i++) {
         workers[i].ring = r;
-        spl_status st = pack_converter_new(&workers[i].converter, r->source, err);
+        spl_status st = spl_pack_converter_new(&workers[i].converter, r->source, err);
         if (st != SPL_OK) return st;
     }
     for (uint32_t i = 0; i < n_threads; i++) {
@@ -199,16 +199,16 @@ static void finish(ring *r, worker *workers, uint32_t n_threads) {
     (void)pthread_mutex_unlock(&r->mutex);
     for (uint32_t i = 0; i < n_threads; i++) {
         if (workers[i].started) (void)pthread_join(workers[i].thread, NULL);
-        pack_converter_free(workers[i].converter);
+        spl_pack_converter_free(workers[i].converter);
     }
     for (uint32_t i = 0; i < r->n_slots; i++) free(r->slots[i].data);
     (void)pthread_cond_destroy(&r->changed);
     (void)pthread_mutex_destroy(&r->mutex);
 }
 
-spl_status pack_write_weights(const pack_source *s, spl_file_id file, const char *path, uint32_t n_threads,
-                              pack_advance advance, void *user, int *fd, char sha256[SPL_SHA256_HEX_BYTES],
-                              spl_error *err) {
+spl_status spl_pack_write_weights(const spl_pack_source *s, spl_file_id file, const char *path, uint32_t n_threads,
+                                  spl_pack_advance advance, void *user, int *fd, char sha256[SPL_SHA256_HEX_BYTES],
+                                  spl_error *err) {
     sink k = {.fd = -1};
     ring r = {.source = s, .file = file};
     worker workers[MAX_THREADS] = {0};

@@ -7,12 +7,12 @@
 #include "pack/source.h"
 
 /* Called from the calling thread after each unit; a failure stops the writing. */
-typedef spl_status (*pack_advance)(void *user, const char *stage, uint64_t n_bytes, spl_error *err);
+typedef spl_status (*spl_pack_advance)(void *user, const char *stage, uint64_t n_bytes, spl_error *err);
 
 /* Writes everything but the header, which stays zero, and gives the digest of the bytes behind it.
  * The file is left open in *fd at return (also on failure, unless -1). */
-spl_status pack_write_weights(const pack_source *s, spl_file_id file, const char *path, uint32_t n_threads,
-                              pack_advance advance, void *user, int *fd, char sha256[SPL_SHA256_HEX_BYTES],
-                              spl_error *err);
+spl_status spl_pack_write_weights(const spl_pack_source *s, spl_file_id file, const char *path, uint32_t n_threads,
+                                  spl_pack_advance advance, void *user, int *fd, char sha256[SPL_SHA256_HEX_BYTES],
+                                  spl_error *err);
 
 #endif
