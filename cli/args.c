@@ -45,13 +45,18 @@ static bool parse_scaled(const char *text, uint64_t max, bool giga, uint64_t *ou
     errno = 0;
     unsigned long long n = strtoull(text, &end, 10);
     if (errno) return false;
-    if (*end == 'k' || *end == 'K') shift = 10;
-    else if (*end == 'm' || *end == 'M') shift = 20;
-    else if (giga && (*end == 'g' || *end == 'G')) shift = 30;
+    if (*end == 'k' || *end == 'K')
+        shift = 10;
+    else if (*end == 'm' || *end == 'M')
+        shift = 20;
+    else if (giga && (*end == 'g' || *end == 'G'))
+        shift = 30;
     if (shift) {
         end++;
-        if (giga && strcasecmp(end, "ib") == 0) end += 2;
-        else if (giga && strcasecmp(end, "b") == 0) end += 1;
+        if (giga && strcasecmp(end, "ib") == 0)
+            end += 2;
+        else if (giga && strcasecmp(end, "b") == 0)
+            end += 1;
     }
     if (*end || n > max >> shift) return false;
     *out = (uint64_t)n << shift;
@@ -64,9 +69,12 @@ static bool parse_double(const char *text, bool duration, double *out) {
     double value = strtod(text, &end);
     if (end == text || errno || !isfinite(value) || value < 0) return false;
     if (duration) {
-        if (*end == 's') end++;
-        else if (*end == 'm') value *= 60, end++;
-        else if (*end == 'h') value *= 3600, end++;
+        if (*end == 's')
+            end++;
+        else if (*end == 'm')
+            value *= 60, end++;
+        else if (*end == 'h')
+            value *= 3600, end++;
         if (value <= 0) return false;
     }
     if (*end) return false;
@@ -136,8 +144,8 @@ static int parse_option(int argc, char **argv, int *i, const spl_command_help *h
     return -1;
 }
 
-int spl_parse_args(int argc, char **argv, const spl_command_help *help, const spl_option *options, const spl_option *more,
-                   const char **positional, size_t n_positional_max, size_t *n_positional) {
+int spl_parse_args(int argc, char **argv, const spl_command_help *help, const spl_option *options,
+                   const spl_option *more, const char **positional, size_t n_positional_max, size_t *n_positional) {
     bool options_over = false;
     size_t n = 0;
     for (int i = 1; i < argc; i++) {

@@ -16,9 +16,9 @@
 #include "cli/signals.h"
 #include "cli/turn.h"
 
-static const spl_command_help HELP = {
-    "splash chat [options]",
-    "Talks to the model. Ctrl+C stops an answer, Ctrl+D or /exit ends, /reset forgets the conversation, /help lists more."};
+static const spl_command_help HELP = {"splash chat [options]",
+                                      "Talks to the model. Ctrl+C stops an answer, Ctrl+D or /exit ends, /reset "
+                                      "forgets the conversation, /help lists more."};
 
 enum { PASTE_MS = 30, MAX_MESSAGE_BYTES = 16 << 20, HISTORY_LINES = 500 };
 
@@ -101,7 +101,8 @@ static bool read_message(spl_chat *c, spl_buf *message) {
             return true;
         }
     } while (more_is_waiting(c));
-    while (message->n_bytes && strchr(" \t\r\n", message->data[message->n_bytes - 1])) message->data[--message->n_bytes] = 0;
+    while (message->n_bytes && strchr(" \t\r\n", message->data[message->n_bytes - 1]))
+        message->data[--message->n_bytes] = 0;
     if (c->history && message->n_bytes) {
         HistEvent ev;
         (void)history(c->history, &ev, H_ENTER, message->data);
@@ -113,7 +114,8 @@ static bool read_message(spl_chat *c, spl_buf *message) {
 
 static void reset(spl_chat *c) {
     (void)json_array_clear(c->messages);
-    if (c->system) (void)json_array_append_new(c->messages, json_pack("{s:s,s:s}", "role", "system", "content", c->system));
+    if (c->system)
+        (void)json_array_append_new(c->messages, json_pack("{s:s,s:s}", "role", "system", "content", c->system));
 }
 
 static void print_commands(void) {
@@ -160,7 +162,8 @@ static void answer(spl_chat *c, const spl_buf *message) {
         json_t *reply = json_pack("{s:s,s:o}", "role", "assistant", "content",
                                   json_stringn(result.content.data ? result.content.data : "", result.content.n_bytes));
         if (reply && result.reasoning.n_bytes)
-            (void)json_object_set_new(reply, "reasoning_content", json_stringn(result.reasoning.data, result.reasoning.n_bytes));
+            (void)json_object_set_new(reply, "reasoning_content",
+                                      json_stringn(result.reasoning.data, result.reasoning.n_bytes));
         (void)json_array_append_new(c->messages, reply);
         (void)fputc('\n', stdout);
         (void)fflush(stdout);

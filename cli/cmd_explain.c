@@ -11,8 +11,9 @@
 #include "cli/commands.h"
 #include "cli/model_arg.h"
 
-static const spl_command_help HELP = {"splash explain [options]",
-                                      "Geometry, bytes a decode step reads, the roof they imply, the memory plan, the kernels chosen."};
+static const spl_command_help HELP = {
+    "splash explain [options]",
+    "Geometry, bytes a decode step reads, the roof they imply, the memory plan, the kernels chosen."};
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -59,10 +60,14 @@ static void print_row(const json_t *row) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)row, key, value) {
-        if (json_is_string(value)) (void)printf(" %-22s", json_string_value(value));
-        else if (json_is_integer(value)) (void)printf(" %s=%lld", key, (long long)json_integer_value(value));
-        else if (json_is_real(value)) (void)printf(" %s=%.4g", key, json_real_value(value));
-        else if (json_is_boolean(value)) (void)printf(" %s=%s", key, json_is_true(value) ? "yes" : "no");
+        if (json_is_string(value))
+            (void)printf(" %-22s", json_string_value(value));
+        else if (json_is_integer(value))
+            (void)printf(" %s=%lld", key, (long long)json_integer_value(value));
+        else if (json_is_real(value))
+            (void)printf(" %s=%.4g", key, json_real_value(value));
+        else if (json_is_boolean(value))
+            (void)printf(" %s=%s", key, json_is_true(value) ? "yes" : "no");
     }
     (void)putchar('\n');
 }
@@ -126,11 +131,13 @@ int spl_cmd_explain(int argc, char **argv) {
     splash_error error = {0};
     spl_error err = {0};
     const spl_option rows[] = {
-        {"model", 'm', SPL_OPT_STRING, &model, "M", "package or checkpoint folder, or a geometry id (default: nano)", NULL},
+        {"model", 'm', SPL_OPT_STRING, &model, "M", "package or checkpoint folder, or a geometry id (default: nano)",
+         NULL},
         {"json", 0, SPL_OPT_FLAG, &json, NULL, "one JSON object", NULL},
         {"bandwidth", 0, SPL_OPT_NUMBER, &o.bandwidth_gbs, "GBS", "memory bandwidth in GB/s: gives the roof", NULL},
         {"tau", 0, SPL_OPT_NUMBER, &o.tau, "T", "tokens accepted per step, 1 to 8", NULL},
-        {"tokens-per-second", 0, SPL_OPT_NUMBER, &o.tokens_per_second, "R", "with --tau: bandwidth this rate needs", NULL},
+        {"tokens-per-second", 0, SPL_OPT_NUMBER, &o.tokens_per_second, "R", "with --tau: bandwidth this rate needs",
+         NULL},
         {"lanes", 0, SPL_OPT_U32, &o.lanes, "N", "requests decoding together, 1 to 4", NULL},
         {"context", 0, SPL_OPT_U32, &o.context_tokens, "TOKENS", "context the step attends over", NULL},
         {"ops", 0, SPL_OPT_FLAG, &o.op_list, NULL, "every op of the step with its bytes", NULL},

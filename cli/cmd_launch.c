@@ -34,10 +34,12 @@ static int complain(const char *what, const char *which, const char *remedy) {
 
 /* GET /v1/models by HTTP/1.0, so that the reply ends with the connection. */
 static bool fetch_models(const spl_launch *l, spl_buf *reply) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)l->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)l->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     struct timeval limit = {TIMEOUT_S, 0};
     char request[512], block[8192];
-    int n = snprintf(request, sizeof request, "GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %.300s\r\n\r\n", l->key);
+    int n = snprintf(request, sizeof request,
+                     "GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %.300s\r\n\r\n", l->key);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0) return false;
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -59,10 +61,12 @@ static int read_models(spl_launch *l, const spl_buf *reply) {
     if (strncmp(reply->data + 8, " 401", 4) == 0)
         return complain("a key is wanted by the server at", l->url, ": set SPLASH_API_KEY");
     const char *body = strstr(reply->data, "\r\n\r\n");
-    if (!body || spl_json_parse(&root, body + 4, reply->n_bytes - (size_t)(body + 4 - reply->data), MAX_REPLY_BYTES, "reply", &err) != SPL_OK)
+    if (!body || spl_json_parse(&root, body + 4, reply->n_bytes - (size_t)(body + 4 - reply->data), MAX_REPLY_BYTES,
+                                "reply", &err) != SPL_OK)
         return complain("no splash server, but something else, listens at", l->url, "");
     const json_t *first = json_array_get(json_object_get(root, "data"), 0);
-    const char *owner = json_string_value(json_object_get(first, "owned_by")), *id = json_string_value(json_object_get(first, "id"));
+    const char *owner = json_string_value(json_object_get(first, "owned_by")),
+               *id = json_string_value(json_object_get(first, "id"));
     const json_t *context = json_object_get(first, "context_length");
     bool ours = owner && id && strcmp(owner, "splash") == 0 && json_is_integer(context);
     if (ours) {
@@ -94,8 +98,9 @@ static void set_number(const char *name, json_int_t value) {
 
 /* Fixed arguments go in front of the user's. */
 static size_t prepare_claude(const spl_launch *l, const char **args, size_t n) {
-    static const char *const models[] = {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL", "ANTHROPIC_DEFAULT_SONNET_MODEL",
-                                         "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_SMALL_FAST_MODEL"};
+    static const char *const models[] = {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL",
+                                         "ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+                                         "ANTHROPIC_SMALL_FAST_MODEL"};
     static const char *const off[] = {"CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY",
                                       "CLAUDE_CODE_ATTRIBUTION_HEADER"};
     set("ANTHROPIC_BASE_URL", l->url);
@@ -116,12 +121,13 @@ static json_t *opencode_config(const spl_launch *l) {
     char base[80], model[300];
     (void)snprintf(base, sizeof base, "%s/v1", l->url);
     (void)snprintf(model, sizeof model, "splash/%s", l->model);
-    json_t *entry = json_pack("{s:s,s:b,s:b,s:{s:I,s:I}}", "name", l->model, "reasoning", 1, "tool_call", 1, "limit", "context",
-                              l->context_tokens, "output", output);
+    json_t *entry = json_pack("{s:s,s:b,s:b,s:{s:I,s:I}}", "name", l->model, "reasoning", 1, "tool_call", 1, "limit",
+                              "context", l->context_tokens, "output", output);
     json_t *models = json_object();
     (void)json_object_set_new(models, l->model, entry);
-    return json_pack("{s:{s:{s:s,s:s,s:{s:s,s:s},s:o}},s:s,s:s}", "provider", "splash", "npm", "@ai-sdk/openai-compatible", "name",
-                     "Splash", "options", "baseURL", base, "apiKey", l->key, "models", models, "model", model, "small_model", model);
+    return json_pack("{s:{s:{s:s,s:s,s:{s:s,s:s},s:o}},s:s,s:s}", "provider", "splash", "npm",
+                     "@ai-sdk/openai-compatible", "name", "Splash", "options", "baseURL", base, "apiKey", l->key,
+                     "models", models, "model", model, "small_model", model);
 }
 
 /* The variable's own content, if there is one, stays underneath ours. */
@@ -152,12 +158,14 @@ static int become(const spl_launch *l, int argc, char **argv, int i_rest) {
     (void)execvp(l->tool, (char *const *)(uintptr_t)args);
     if (errno != ENOENT) return complain("cannot start", l->tool, "");
     return complain("not installed:", l->tool,
-                    strcmp(l->tool, "claude") == 0 ? " (npm install -g @anthropic-ai/claude-code)" : " (npm install -g opencode-ai)");
+                    strcmp(l->tool, "claude") == 0 ? " (npm install -g @anthropic-ai/claude-code)"
+                                                   : " (npm install -g opencode-ai)");
 }
 
 int spl_cmd_launch(int argc, char **argv) {
-    static const spl_command_help help = {"splash claude|opencode [--port N] [the agent's own arguments]",
-                                          "Starts the agent on the server that runs on this machine. SPLASH_PORT and SPLASH_API_KEY are read."};
+    static const spl_command_help help = {
+        "splash claude|opencode [--port N] [the agent's own arguments]",
+        "Starts the agent on the server that runs on this machine. SPLASH_PORT and SPLASH_API_KEY are read."};
     const char *key = getenv("SPLASH_API_KEY"), *port = getenv("SPLASH_PORT");
     spl_launch l = {.tool = argv[0], .key = key && *key ? key : "local", .port = DEFAULT_PORT};
     int i_rest = 1;

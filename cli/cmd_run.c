@@ -27,7 +27,8 @@ static spl_status read_stdin(spl_buf *out, spl_error *err) {
     char block[65536];
     size_t n;
     while ((n = fread(block, 1, sizeof block, stdin)) > 0)
-        if (spl_buf_append(out, block, n) != SPL_OK) return spl_fail(err, out->status, "the prompt on stdin is too long");
+        if (spl_buf_append(out, block, n) != SPL_OK)
+            return spl_fail(err, out->status, "the prompt on stdin is too long");
     return ferror(stdin) ? spl_fail(err, SPL_E_IO, "cannot read stdin") : SPL_OK;
 }
 
@@ -40,7 +41,8 @@ static spl_status answer(splash_engine *engine, const spl_run_args *a, const cha
         json_decref(messages);
         return spl_fail(err, SPL_E_INVALID, "the prompt is not valid UTF-8");
     }
-    if (a->system) (void)json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", a->system));
+    if (a->system)
+        (void)json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", a->system));
     (void)json_array_append_new(messages, json_pack("{s:s,s:o}", "role", "user", "content", content));
     spl_status st = spl_turn_chat(engine, messages, &a->turn, result, err);
     json_decref(messages);
@@ -57,8 +59,8 @@ static void print_json(const spl_turn_result *r) {
                                 (json_int_t)u->draft_tokens, "draft_accepted", (json_int_t)u->draft_accepted);
     json_t *j = json_pack("{s:o,s:o,s:s,s:o,s:o}", "content",
                           json_stringn(r->content.data ? r->content.data : "", r->content.n_bytes), "reasoning",
-                          json_stringn(r->reasoning.data ? r->reasoning.data : "", r->reasoning.n_bytes), "finish_reason",
-                          spl_turn_finish(r), "usage", usage, "timings", timings);
+                          json_stringn(r->reasoning.data ? r->reasoning.data : "", r->reasoning.n_bytes),
+                          "finish_reason", spl_turn_finish(r), "usage", usage, "timings", timings);
     char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     (void)puts(text ? text : "{}");
     free(text);
@@ -88,7 +90,8 @@ static int run(spl_run_args *a) {
     spl_signals_catch();
     bool from_stdin = strcmp(a->prompt, "-") == 0;
     spl_status st = from_stdin ? read_stdin(&input, &err) : SPL_OK;
-    if (st == SPL_OK && (from_stdin ? input.n_bytes == 0 : a->prompt[0] == 0)) st = spl_fail(&err, SPL_E_INVALID, "the prompt is empty");
+    if (st == SPL_OK && (from_stdin ? input.n_bytes == 0 : a->prompt[0] == 0))
+        st = spl_fail(&err, SPL_E_INVALID, "the prompt is empty");
     if (st == SPL_OK) st = spl_model_open(&a->model, 0, &engine, &err);
     if (st == SPL_OK)
         st = answer(engine, a, from_stdin ? (input.data ? input.data : "") : a->prompt,
@@ -110,7 +113,8 @@ int spl_cmd_run(int argc, char **argv) {
     size_t n = 0;
     const spl_option model_rows[] = {SPL_MODEL_OPTION_ROWS(&a.model), {0}};
     const spl_option rows[] = {
-        {"max-tokens", 'n', SPL_OPT_U32, &a.turn.max_tokens, "N", "longest answer in tokens (default: to the end of the context)", NULL},
+        {"max-tokens", 'n', SPL_OPT_U32, &a.turn.max_tokens, "N",
+         "longest answer in tokens (default: to the end of the context)", NULL},
         {"temperature", 0, SPL_OPT_NUMBER, &a.turn.temperature, "T", "0 is greedy (default: the model's)", NULL},
         {"seed", 0, SPL_OPT_SEED, &a.turn.seed, "N", "repeat an answer", &a.turn.seed_given},
         {"system", 0, SPL_OPT_STRING, &a.system, "TEXT", "system message", NULL},

@@ -156,19 +156,25 @@ static int serve(const spl_serve_args *a) {
 }
 
 int spl_cmd_serve(int argc, char **argv) {
-    spl_serve_args a = {.port = SPL_DEFAULT_PORT, .queue_size = SPL_DEFAULT_QUEUE, .max_request_bytes = (uint64_t)128 << 20};
+    spl_serve_args a = {
+        .port = SPL_DEFAULT_PORT, .queue_size = SPL_DEFAULT_QUEUE, .max_request_bytes = (uint64_t)128 << 20};
     const spl_option model_rows[] = {SPL_MODEL_OPTION_ROWS(&a.model), {0}};
     const spl_option rows[] = {
         {"host", 0, SPL_OPT_STRING, &a.server.host, "ADDRESS", "address to listen on (default 127.0.0.1)", NULL},
         {"port", 'p', SPL_OPT_U32, &a.port, "PORT", "port to listen on (default 8000; 0: any free one)", &a.port_given},
         {"api-key", 0, SPL_OPT_STRING, &a.server.api_key, "KEY", "require this key (better: SPLASH_API_KEY)", NULL},
         {"allowed-host", 0, SPL_OPT_LIST, &a.allowed_hosts, "NAME", "accept this Host header too; repeatable", NULL},
-        {"allowed-origin", 0, SPL_OPT_LIST, &a.allowed_origins, "ORIGIN", "accept web pages of this origin, or '*'; repeatable", NULL},
+        {"allowed-origin", 0, SPL_OPT_LIST, &a.allowed_origins, "ORIGIN",
+         "accept web pages of this origin, or '*'; repeatable", NULL},
         {"served-model-name", 0, SPL_OPT_LIST, &a.aliases, "NAME", "another name for the model; repeatable", NULL},
-        {"announce-served-name", 0, SPL_OPT_FLAG, &a.server.announce_alias, NULL, "replies carry the first such name", NULL},
-        {"default-reasoning-effort", 0, SPL_OPT_STRING, &a.server.default_effort, "EFFORT", "effort of requests that name none", NULL},
-        {"max-request-size", 0, SPL_OPT_SIZE, &a.max_request_bytes, "SIZE", "largest request body (default 128M)", NULL},
-        {"request-timeout", 0, SPL_OPT_DURATION, &a.server.request_timeout_s, "TIME", "longest time for a request (default: none)", NULL},
+        {"announce-served-name", 0, SPL_OPT_FLAG, &a.server.announce_alias, NULL, "replies carry the first such name",
+         NULL},
+        {"default-reasoning-effort", 0, SPL_OPT_STRING, &a.server.default_effort, "EFFORT",
+         "effort of requests that name none", NULL},
+        {"max-request-size", 0, SPL_OPT_SIZE, &a.max_request_bytes, "SIZE", "largest request body (default 128M)",
+         NULL},
+        {"request-timeout", 0, SPL_OPT_DURATION, &a.server.request_timeout_s, "TIME",
+         "longest time for a request (default: none)", NULL},
         {"queue-size", 0, SPL_OPT_U32, &a.queue_size, "N", "generations running and waiting (default 32)", NULL},
         {"quiet", 'q', SPL_OPT_FLAG, &a.server.quiet, NULL, "no line per request", NULL},
         {0}};

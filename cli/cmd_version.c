@@ -11,7 +11,8 @@
 #endif
 
 int spl_cmd_version(int argc, char **argv) {
-    static const spl_command_help help = {"splash version [--json]", "Prints the version and the commit it was built from."};
+    static const spl_command_help help = {"splash version [--json]",
+                                          "Prints the version and the commit it was built from."};
     bool json = false;
     const spl_option options[] = {{"json", 0, SPL_OPT_FLAG, &json, NULL, "one JSON object", NULL}, {0}};
     int code = spl_parse_args(argc, argv, &help, options, NULL, NULL, 0, NULL);

@@ -22,6 +22,7 @@ static const spl_command COMMANDS[] = {
     {"explain", "geometry, bytes per step, roof, memory plan", spl_cmd_explain},
     {"claude", "start Claude Code on the running server", spl_cmd_launch},
     {"opencode", "start opencode on the running server", spl_cmd_launch},
+    {"bench", "measurements, with the roof beside them", spl_cmd_bench},
     {"version", "print the version", spl_cmd_version},
 };
 

@@ -61,7 +61,8 @@ static spl_status find_default(char **out, spl_error *err) {
         if (i < 2) (void)spl_buf_printf(&tried, "%s%s", i ? ", " : "", path);
         free(path);
     }
-    spl_status st = spl_fail(err, SPL_E_NOTFOUND, "the nano model is not where it should be (tried %.300s); name a model with --model",
+    spl_status st = spl_fail(err, SPL_E_NOTFOUND,
+                             "the nano model is not where it should be (tried %.300s); name a model with --model",
                              tried.data ? tried.data : "nothing");
     spl_buf_free(&tried);
     return st;
@@ -134,7 +135,8 @@ static spl_status cache_path(const char *checkpoint, char **out, spl_error *err)
     else if (home && *home)
         (void)snprintf(name, sizeof name, "%s/.cache/splash/packages", home);
     else
-        return spl_fail(err, SPL_E_NOTFOUND, "neither XDG_CACHE_HOME nor HOME is set: pack the checkpoint with `splash pack`");
+        return spl_fail(err, SPL_E_NOTFOUND,
+                        "neither XDG_CACHE_HOME nor HOME is set: pack the checkpoint with `splash pack`");
     st = spl_make_folders(name, err);
     if (st != SPL_OK) return st;
     size_t n = strlen(name);
@@ -151,7 +153,8 @@ static spl_status pack_into_cache(const char *checkpoint, char **out, spl_error 
     if (splash_folder_kind_of(*out) == SPLASH_FOLDER_PACKAGE) return SPL_OK;
     (void)fprintf(stderr, "Packing · %s into %s\n", checkpoint, *out);
     spl_progress_init(&progress);
-    splash_pack_options pack = {.source = checkpoint, .output = *out, .progress = spl_progress_step, .progress_user = &progress};
+    splash_pack_options pack = {
+        .source = checkpoint, .output = *out, .progress = spl_progress_step, .progress_user = &progress};
     splash_status code = splash_pack(&pack, &error);
     spl_progress_end(&progress);
     if (code == SPLASH_OK) return SPL_OK;

@@ -18,16 +18,21 @@ typedef struct spl_model_options {
 } spl_model_options;
 
 /* A row per option, for spl_parse_args. */
-#define SPL_MODEL_OPTION_ROWS(m)                                                                                       \
-    {"model", 'm', SPL_OPT_STRING, &(m)->model, "M", "package or checkpoint folder, or a geometry id (default: nano)", NULL}, \
-        {"random-weights", 0, SPL_OPT_FLAG, &(m)->random_weights, NULL, "generated weights; M is a geometry id", NULL}, \
-        {"layers", 0, SPL_OPT_U32, &(m)->n_layers, "N", "only the first N layers of random weights", NULL},            \
+#define SPL_MODEL_OPTION_ROWS(m)                                                                                         \
+    {"model", 'm', SPL_OPT_STRING, &(m)->model, "M", "package or checkpoint folder, or a geometry id (default: nano)",   \
+     NULL},                                                                                                              \
+        {"random-weights", 0, SPL_OPT_FLAG, &(m)->random_weights, NULL, "generated weights; M is a geometry id", NULL},  \
+        {"layers", 0, SPL_OPT_U32, &(m)->n_layers, "N", "only the first N layers of random weights", NULL},              \
         {"no-draft", 0, SPL_OPT_FLAG, &(m)->no_draft, NULL, "decode without the draft model (same text, slower)", NULL}, \
-        {"no-lookup", 0, SPL_OPT_FLAG, &(m)->no_lookup, NULL, "propose nothing from the context (same text)", NULL},    \
-        {"max-context", 0, SPL_OPT_U32, &(m)->context_tokens, "TOKENS", "context window (K = 1024; default: what fits)", NULL}, \
-        {"threads", 't', SPL_OPT_U32, &(m)->n_threads, "N", "worker threads (default: one per core)", NULL},            \
-        {"cpu", 0, SPL_OPT_STRING, &(m)->cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},   \
-        {"max-memory", 0, SPL_OPT_SIZE, &(m)->memory_limit_bytes, "SIZE", "memory limit (default: 85 % of what is free)", NULL}
+        {"no-lookup", 0, SPL_OPT_FLAG, &(m)->no_lookup, NULL, "propose nothing from the context (same text)", NULL},     \
+        {"max-context", 0, SPL_OPT_U32, &(m)->context_tokens, "TOKENS", "context window (K = 1024; default: what fits)", \
+         NULL},                                                                                                          \
+        {"threads", 't', SPL_OPT_U32, &(m)->n_threads, "N", "worker threads (default: one per core)", NULL},             \
+        {"cpu", 0, SPL_OPT_STRING, &(m)->cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},    \
+    {                                                                                                                    \
+        "max-memory", 0, SPL_OPT_SIZE, &(m)->memory_limit_bytes, "SIZE",                                                 \
+            "memory limit (default: 85 % of what is free)", NULL                                                         \
+    }
 
 /* Resolves the model to what splash_open takes; a checkpoint is packed into the cache, with progress on stderr.
  * *out is malloc'ed. Errors name everything that was tried. */

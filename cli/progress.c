@@ -32,7 +32,8 @@ static void print_bar(const spl_progress *p, double share, double rate, double l
     for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < filled ? '#' : '.';
     bar[BAR_WIDTH] = 0;
     format_time(left_s, left, sizeof left);
-    (void)fprintf(stderr, "\r%-18.18s [%s] %3.0f %%  %7.1f MB/s  %s left\033[K", p->stage, bar, share * 100, rate * 1e-6, left);
+    (void)fprintf(stderr, "\r%-18.18s [%s] %3.0f %%  %7.1f MB/s  %s left\033[K", p->stage, bar, share * 100,
+                  rate * 1e-6, left);
     (void)fflush(stderr);
 }
 
@@ -59,7 +60,8 @@ bool spl_progress_step(void *user, const char *stage, uint64_t done, uint64_t to
             print_bar(p, share, rate, left);
             p->line_open = true;
         } else {
-            (void)fprintf(stderr, "%s: %.0f %% of %.1f MB, %.1f MB/s\n", p->stage, share * 100, (double)total * 1e-6, rate * 1e-6);
+            (void)fprintf(stderr, "%s: %.0f %% of %.1f MB, %.1f MB/s\n", p->stage, share * 100, (double)total * 1e-6,
+                          rate * 1e-6);
         }
     }
     return spl_signal_pending() != 0;

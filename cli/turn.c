@@ -25,7 +25,8 @@ static void on_text(const spl_turn_options *o, spl_turn_result *r, const splash_
         (void)fprintf(stderr, "%s%s%s", dim ? "\033[2m" : "", ev->text, dim ? "\033[0m" : "");
         (void)fflush(stderr);
     } else if (!reasoning && o->show_content) {
-        if (o->show_reasoning && r->reasoning.n_bytes && r->content.n_bytes == ev->n_text_bytes) (void)fputs("\n\n", stderr);
+        if (o->show_reasoning && r->reasoning.n_bytes && r->content.n_bytes == ev->n_text_bytes)
+            (void)fputs("\n\n", stderr);
         (void)fwrite(ev->text, 1, ev->n_text_bytes, stdout);
         (void)fflush(stdout);
     }
@@ -63,7 +64,8 @@ static spl_status generate(splash_engine *engine, const char *text, size_t n_byt
     spl_buf_init(&r->content, SIZE_MAX / 2);
     spl_buf_init(&r->reasoning, SIZE_MAX / 2);
     splash_model_info_get(engine, &info);
-    if (splash_tokenize(engine, text, n_bytes, true, &tokens, &n_tokens, &error) != SPLASH_OK) return from_engine(err, &error);
+    if (splash_tokenize(engine, text, n_bytes, true, &tokens, &n_tokens, &error) != SPLASH_OK)
+        return from_engine(err, &error);
     splash_prompt prompt = {.tokens = tokens,
                             .n_tokens = n_tokens,
                             .max_new_tokens = o->max_tokens,
@@ -117,8 +119,9 @@ const char *spl_turn_finish(const spl_turn_result *r) {
 void spl_turn_stats(const spl_turn_result *r, char *out, size_t out_bytes) {
     const splash_usage *u = &r->usage;
     double rate = u->decode_ms > 0 ? u->completion_tokens * 1e3 / u->decode_ms : 0;
-    int n = snprintf(out, out_bytes, "prompt %u (%u cached) · new %u · first token %.2f s · %.1f tok/s", u->prompt_tokens,
-                     u->cached_tokens, u->completion_tokens, u->ttft_ms * 1e-3, rate);
+    int n = snprintf(out, out_bytes, "prompt %u (%u cached) · new %u · first token %.2f s · %.1f tok/s",
+                     u->prompt_tokens, u->cached_tokens, u->completion_tokens, u->ttft_ms * 1e-3, rate);
     if (u->draft_tokens && n > 0 && (size_t)n < out_bytes)
-        (void)snprintf(out + n, out_bytes - (size_t)n, " · draft %.0f %% accepted", 100.0 * u->draft_accepted / u->draft_tokens);
+        (void)snprintf(out + n, out_bytes - (size_t)n, " · draft %.0f %% accepted",
+                       100.0 * u->draft_accepted / u->draft_tokens);
 }

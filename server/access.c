@@ -77,7 +77,8 @@ static bool origin_allowed(const spl_access_rules *rules, const char *origin, co
     if (!authority && !null_origin) well_formed = strstr(origin, "://") != NULL && !strpbrk(origin, " \t");
     if (!well_formed && !null_origin)
         return spl_reject_set(r, 403, "forbidden", "the Origin header '%.100s' is malformed", origin);
-    if (default_port == 80 && authority && strcmp(name, host) == 0 && (port ? port : 80) == (host_port ? host_port : 80))
+    if (default_port == 80 && authority && strcmp(name, host) == 0 &&
+        (port ? port : 80) == (host_port ? host_port : 80))
         return true;
     for (size_t i = 0; i < rules->n_allowed_origins; i++) {
         if (strcmp(rules->allowed_origins[i], "*") == 0) {
@@ -89,8 +90,9 @@ static bool origin_allowed(const spl_access_rules *rules, const char *origin, co
             return true;
         }
     }
-    return spl_reject_set(r, 403, "forbidden", "origin '%.100s' is not allowed; start the server with --allowed-origin %.100s",
-                          origin, origin);
+    return spl_reject_set(r, 403, "forbidden",
+                          "origin '%.100s' is not allowed; start the server with --allowed-origin %.100s", origin,
+                          origin);
 }
 
 bool spl_access_origin(const spl_access_rules *rules, const spl_access_headers *h, const char **cors, spl_reject *r) {
@@ -103,7 +105,8 @@ bool spl_access_origin(const spl_access_rules *rules, const spl_access_headers *
         return spl_reject_set(r, 403, "forbidden", "the Host header '%.100s' is malformed", h->host);
     if (!host_allowed(rules, host, h->local_address))
         return spl_reject_set(r, 403, "forbidden",
-                              "host '%.100s' is not served here; start the server with --allowed-host %.100s", host, host);
+                              "host '%.100s' is not served here; start the server with --allowed-host %.100s", host,
+                              host);
     if (!h->n_origin) return true;
     return origin_allowed(rules, h->origin, host, port, cors, r);
 }
@@ -129,13 +132,17 @@ bool spl_access_key(const spl_access_rules *rules, const spl_access_headers *h, 
         if (!same_key(bearer ? a : "", rules->api_key)) ok = false;
     }
     if (h->n_x_api_key && !same_key(h->x_api_key, rules->api_key)) ok = false;
-    return ok ? true : spl_reject_set(r, 401, "authentication_error", "the key is not the one this server was started with");
+    return ok ? true
+              : spl_reject_set(r, 401, "authentication_error", "the key is not the one this server was started with");
 }
 
 /* ---- paths --------------------------------------------------------------------------------- */
 
 static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* Decodes up to '?' or '#'; false for a NUL or a path that does not fit. */

@@ -20,7 +20,8 @@ static bool no_memory(spl_reject *r) {
 static bool read_text(json_t **out, const json_t *content, bool null_ok, size_t i_message, spl_reject *r) {
     *out = NULL;
     if (!content || json_is_null(content)) {
-        if (!null_ok) return spl_reject_field(r, "'messages[%zu].content' must be a string or a list of parts", i_message);
+        if (!null_ok)
+            return spl_reject_field(r, "'messages[%zu].content' must be a string or a list of parts", i_message);
         *out = json_string("");
         return *out ? true : no_memory(r);
     }
@@ -107,10 +108,11 @@ static bool append_cut_call(json_t *message, const char *name, const json_t *arg
     const json_t *content = json_object_get(message, "content");
     (void)spl_buf_append(&text, json_string_value(content), json_string_length(content));
     if (text.n_bytes) (void)spl_buf_puts(&text, "\n\n");
-    (void)spl_buf_printf(&text, "[Incomplete tool call, cut off by the token limit] {\"name\":\"%s\",\"arguments\":", name);
+    (void)spl_buf_printf(&text,
+                         "[Incomplete tool call, cut off by the token limit] {\"name\":\"%s\",\"arguments\":", name);
     (void)spl_buf_append(&text, json_string_value(arguments), json_string_length(arguments));
-    bool ok = text.status == SPL_OK &&
-              json_object_set_new(message, "content", json_stringn(text.data, text.n_bytes)) == 0;
+    bool ok =
+        text.status == SPL_OK && json_object_set_new(message, "content", json_stringn(text.data, text.n_bytes)) == 0;
     spl_buf_free(&text);
     return ok;
 }
@@ -123,7 +125,8 @@ static bool read_call(json_t *message, json_t *calls, const json_t *call, size_t
     json_t *arguments;
     bool cut;
     if (!json_is_object(call) || !json_is_object(function) || !spl_is_c_string(name))
-        return spl_reject_field(r, "'messages[%zu].tool_calls[%zu]' must have a function with a name", i_message, i_call);
+        return spl_reject_field(r, "'messages[%zu].tool_calls[%zu]' must have a function with a name", i_message,
+                                i_call);
     if (id && !json_is_string(id))
         return spl_reject_field(r, "'messages[%zu].tool_calls[%zu].id' must be a string", i_message, i_call);
     if (!read_arguments(&arguments, &cut, json_object_get(function, "arguments"), i_message, i_call, r)) return false;
@@ -136,8 +139,7 @@ static bool read_call(json_t *message, json_t *calls, const json_t *call, size_t
 }
 
 static bool read_calls(json_t *message, const json_t *given, size_t i_message, spl_reject *r) {
-    if (!json_is_array(given))
-        return spl_reject_field(r, "'messages[%zu].tool_calls' must be an array", i_message);
+    if (!json_is_array(given)) return spl_reject_field(r, "'messages[%zu].tool_calls' must be an array", i_message);
     json_t *calls = json_array();
     if (!calls) return no_memory(r);
     bool ok = true;
@@ -160,8 +162,8 @@ static bool read_message(json_t **out, const json_t *given, size_t i, spl_reject
     bool assistant = strcmp(role, "assistant") == 0, tool = strcmp(role, "tool") == 0;
     bool system = strcmp(role, "system") == 0;
     if (!assistant && !tool && !system && strcmp(role, "user") != 0)
-        return spl_reject_field(r, "'messages[%zu].role' must be system, developer, user, assistant or tool, not '%.40s'",
-                                i, role);
+        return spl_reject_field(
+            r, "'messages[%zu].role' must be system, developer, user, assistant or tool, not '%.40s'", i, role);
     if (!read_text(&text, json_object_get(given, "content"), assistant || system, i, r)) return false;
     json_t *message = json_pack("{s:s,s:o}", "role", role, "content", text);
     if (!message) return no_memory(r);
@@ -199,7 +201,8 @@ static bool merge_system(json_t *list, const json_t *more) {
     (void)spl_buf_append(&text, json_string_value(a), json_string_length(a));
     (void)spl_buf_puts(&text, "\n\n");
     (void)spl_buf_append(&text, json_string_value(b), json_string_length(b));
-    bool ok = text.status == SPL_OK && json_object_set_new(first, "content", json_stringn(text.data, text.n_bytes)) == 0;
+    bool ok =
+        text.status == SPL_OK && json_object_set_new(first, "content", json_stringn(text.data, text.n_bytes)) == 0;
     spl_buf_free(&text);
     return ok;
 }
@@ -282,8 +285,7 @@ static bool read_tool(json_t *names, const json_t *tool, size_t i, spl_reject *r
     const char *type = json_string_value(json_object_get(tool, "type"));
     const json_t *function = json_object_get(tool, "function"), *name = json_object_get(function, "name");
     if (!json_is_object(tool)) return spl_reject_field(r, "'tools[%zu]' must be an object", i);
-    if (!type || strcmp(type, "function") != 0)
-        return spl_reject_field(r, "'tools[%zu].type' must be \"function\"", i);
+    if (!type || strcmp(type, "function") != 0) return spl_reject_field(r, "'tools[%zu].type' must be \"function\"", i);
     if (!json_is_object(function)) return spl_reject_field(r, "'tools[%zu].function' must be an object", i);
     if (!is_tool_name(name))
         return spl_reject_field(r, "'tools[%zu].function.name' must be 1 to %d characters A-Z a-z 0-9 _ -", i,
@@ -299,8 +301,8 @@ static bool read_tool(json_t *names, const json_t *tool, size_t i, spl_reject *r
         return spl_reject_field(r, "tool '%s': 'parameters' must be an object", s);
     if (strict && !json_is_boolean(strict)) return spl_reject_field(r, "tool '%s': 'strict' must be true or false", s);
     if (json_is_true(strict))
-        return spl_reject_field(r, "tool '%s': 'strict': true needs constrained decoding, which this build does not have",
-                                s);
+        return spl_reject_field(
+            r, "tool '%s': 'strict': true needs constrained decoding, which this build does not have", s);
     return check_schema(parameters, 0, s, r);
 }
 
@@ -317,12 +319,14 @@ static bool read_tool_choice(spl_chat_body *out, const json_t *body, const json_
     const char *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     bool named = json_is_object(choice) && type && strcmp(type, "function") == 0 && name;
     if (!named && !(word && strcmp(word, "required") == 0))
-        return spl_reject_field(r, "'tool_choice' must be auto, none, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
+        return spl_reject_field(
+            r, "'tool_choice' must be auto, none, required or {\"type\":\"function\",\"function\":{\"name\":...}}");
     if (!out->tools) return spl_reject_field(r, "'tool_choice' needs 'tools'");
     if (named && !json_object_get(names, name))
         return spl_reject_field(r, "'tool_choice' names '%.80s', which is not in 'tools'", name);
-    return spl_reject_field(r, "'tool_choice' %s needs constrained decoding, which this build does not have; use auto or none",
-                            named ? "with a function" : "\"required\"");
+    return spl_reject_field(
+        r, "'tool_choice' %s needs constrained decoding, which this build does not have; use auto or none",
+        named ? "with a function" : "\"required\"");
 }
 
 static bool read_tools(spl_chat_body *out, const json_t *body, spl_reject *r) {
@@ -360,7 +364,8 @@ const char *spl_coarser_effort(const char *effort) {
 
 static bool read_template_kwargs(spl_chat_body *out, const json_t *body, spl_reject *r) {
     static const char *const reserved[] = {"add_generation_prompt", "chat_template", "continue_final_message",
-                                           "conversation", "documents", "messages", "return_dict", "tokenize", "tools"};
+                                           "conversation",          "documents",     "messages",
+                                           "return_dict",           "tokenize",      "tools"};
     json_t *kwargs = spl_field(body, "chat_template_kwargs"), *value;
     const char *key;
     if (!kwargs) return true;
@@ -408,7 +413,8 @@ static bool read_response_format(const json_t *body, spl_reject *r) {
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!format || (type && strcmp(type, "text") == 0)) return true;
     if (type && (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0))
-        return spl_reject_field(r, "'response_format' %s needs constrained decoding, which this build does not have", type);
+        return spl_reject_field(r, "'response_format' %s needs constrained decoding, which this build does not have",
+                                type);
     return spl_reject_field(r, "'response_format' must be an object with type text, json_object or json_schema");
 }
 

@@ -9,11 +9,11 @@
 enum { SPL_MAX_SCHEMA_DEPTH = 64, SPL_MAX_TOOL_NAME = 128 };
 
 typedef struct spl_chat_body {
-    json_t *render;       /* argument of splash_render_chat; owned */
-    json_t *tools;        /* non-empty array or NULL; borrowed from render */
-    bool tools_callable;  /* tools are offered and tool_choice is not "none" */
-    bool parallel_calls;  /* false: the reply ends with its first call */
-    bool effort_given;    /* reasoning_effort is in render and may be replaced by a coarser one */
+    json_t *render;      /* argument of splash_render_chat; owned */
+    json_t *tools;       /* non-empty array or NULL; borrowed from render */
+    bool tools_callable; /* tools are offered and tool_choice is not "none" */
+    bool parallel_calls; /* false: the reply ends with its first call */
+    bool effort_given;   /* reasoning_effort is in render and may be replaced by a coarser one */
 } spl_chat_body;
 
 /* `default_effort` (may be NULL) applies when the body names none. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The server's own state, shared by http.c (connections), server.c (lifecycle and threads) and the routes. `lock` guards
- * the exchange list, the gates and the preparation queue. Lock order: server lock before exchange lock is never
+ * The server's own state, shared by http.c (connections), server.c (lifecycle and threads) and the routes. `lock`
+ * guards the exchange list, the gates and the preparation queue. Lock order: server lock before exchange lock is never
  * needed; no thread holds two locks. */
 #ifndef SPL_SERVER_CORE_H
 #define SPL_SERVER_CORE_H
@@ -35,7 +35,7 @@ struct spl_server {
 
     pthread_mutex_t lock;
     pthread_cond_t queue_filled;
-    spl_exchange *exchanges;           /* all that live */
+    spl_exchange *exchanges;               /* all that live */
     spl_exchange *queue_head, *queue_tail; /* waiting for preparation */
     uint32_t active[SPL_N_ROUTE_KINDS];    /* admitted per gate */
     uint32_t n_queued, n_preparing;

@@ -23,7 +23,9 @@ static void unlock_and_resume(spl_exchange *x, bool wake) {
     if (connection) MHD_resume_connection(connection);
 }
 
-char *spl_json_text(const json_t *value) { return value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL; }
+char *spl_json_text(const json_t *value) {
+    return value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+}
 
 void spl_exchange_reply(spl_exchange *x, unsigned status, const char *content_type, const void *bytes, size_t n_bytes) {
     (void)pthread_mutex_lock(&x->lock);

@@ -2,7 +2,8 @@
  * One HTTP request and its reply. The HTTP thread creates it and delivers its bytes; a preparation thread and the
  * event thread produce them. The exchange is where those threads meet: everything below "shared" is guarded by
  * `lock`, which is never held across a call into libmicrohttpd or the engine.
- * Lifetime: references counted under the server's lock; the HTTP side, the worker side and the reply stream hold one each. */
+ * Lifetime: references counted under the server's lock; the HTTP side, the worker side and the reply stream hold one
+ * each. */
 #ifndef SPL_SERVER_EXCHANGE_H
 #define SPL_SERVER_EXCHANGE_H
 
@@ -92,7 +93,7 @@ void spl_exchange_unref(spl_exchange *x);
 /* Whole replies; the first one counts, later ones are dropped. Any thread. */
 void spl_exchange_reply(spl_exchange *x, unsigned status, const char *content_type, const void *bytes, size_t n_bytes);
 void spl_exchange_reply_json(spl_exchange *x, unsigned status, json_t *value); /* takes the reference; NULL: 503 */
-void spl_exchange_reject(spl_exchange *x, const spl_reject *why);            /* in the dialect of the path */
+void spl_exchange_reject(spl_exchange *x, const spl_reject *why);              /* in the dialect of the path */
 /* The error object of a dialect; new reference or NULL. */
 json_t *spl_error_json(spl_dialect dialect, unsigned status, const char *code, const char *text);
 

@@ -44,8 +44,7 @@ bool spl_field_int(const json_t *body, const char *key, int64_t lo, int64_t hi, 
     const json_t *value = spl_field(body, key);
     if (!value) return true;
     if (!json_is_integer(value) || json_integer_value(value) < lo || json_integer_value(value) > hi) {
-        if (hi == INT64_MAX)
-            return spl_reject_field(r, "'%s' must be an integer of at least %lld", key, (long long)lo);
+        if (hi == INT64_MAX) return spl_reject_field(r, "'%s' must be an integer of at least %lld", key, (long long)lo);
         return spl_reject_field(r, "'%s' must be an integer from %lld to %lld", key, (long long)lo, (long long)hi);
     }
     *out = json_integer_value(value);

@@ -26,8 +26,7 @@ static bool read_sampling(spl_gen_fields *out, const spl_body *body, spl_reject 
     double repetition = (double)s->repetition_penalty;
     int64_t top_k = s->top_k, seed = 0;
     if (!spl_field_number(b, "temperature", 0, false, 2, &temperature, r) ||
-        !spl_field_number(b, "top_p", 0, true, 1, &top_p, r) ||
-        !spl_field_int(b, "top_k", -1, INT64_MAX, &top_k, r) ||
+        !spl_field_number(b, "top_p", 0, true, 1, &top_p, r) || !spl_field_int(b, "top_k", -1, INT64_MAX, &top_k, r) ||
         !spl_field_number(b, "min_p", 0, false, 1, &min_p, r) ||
         !spl_field_number(b, "presence_penalty", -2, false, 2, &presence, r) ||
         !spl_field_number(b, "frequency_penalty", -2, false, 2, &frequency, r) ||
@@ -119,8 +118,7 @@ bool spl_gen_fields_read(spl_gen_fields *out, const spl_body *body, const spl_ge
               spl_field_number(b, "timeout", 0, true, DBL_MAX, &out->timeout_s, r) && read_priority(b, r) &&
               read_sampling(out, body, r) && spl_field_int(b, "n", INT64_MIN, INT64_MAX, &n, r);
     if (ok && n != 1) ok = spl_reject_field(r, "'n' must be 1: one choice per request");
-    if (ok && out->return_progress && !out->stream)
-        ok = spl_reject_field(r, "'return_progress' needs 'stream': true");
+    if (ok && out->return_progress && !out->stream) ok = spl_reject_field(r, "'return_progress' needs 'stream': true");
     if (ok) ok = read_bias(out, b, limits->vocab, r);
     if (!ok) spl_gen_fields_free(out);
     return ok;
@@ -160,9 +158,10 @@ bool spl_read_budget(const json_t *body, const char *key, uint32_t *out, spl_rej
 
 bool spl_check_context(uint64_t n_prompt, uint32_t asked, uint32_t context_tokens, spl_reject *r) {
     if (n_prompt >= context_tokens)
-        return spl_reject_set(r, 400, "context_length_exceeded",
-                              "prompt is too long: %llu tokens > %u maximum (the context holds %u, one is left for the reply)",
-                              (unsigned long long)n_prompt, context_tokens - 1, context_tokens);
+        return spl_reject_set(
+            r, 400, "context_length_exceeded",
+            "prompt is too long: %llu tokens > %u maximum (the context holds %u, one is left for the reply)",
+            (unsigned long long)n_prompt, context_tokens - 1, context_tokens);
     if (n_prompt + asked > context_tokens)
         return spl_reject_set(r, 400, "context_length_exceeded",
                               "prompt of %llu tokens and %u requested output tokens exceed the context of %u tokens",

@@ -11,7 +11,7 @@ enum { SPL_MAX_STOP = 4, SPL_MAX_STOP_BYTES = 256, SPL_MAX_TOP_LOGPROBS = 20, SP
 
 /* What validation needs to know about the served model. */
 typedef struct spl_gen_limits {
-    const char *model;             /* served id */
+    const char *model; /* served id */
     const char *const *aliases;
     size_t n_aliases;
     uint32_t vocab, context_tokens;

@@ -198,9 +198,9 @@ static void log_done(const spl_exchange *x, const spl_generation *g) {
     static const char *const reasons[] = {"stop", "length", "tool_calls", "cancelled"};
     const splash_usage *u = &g->usage;
     double decode_s = u->decode_ms * 1e-3;
-    spl_server_log(x->server, "%s · %s · prompt %u (%u cached) · new %u · first token %.2f s · %.1f tok/s · %s", g->label,
-                   reasons[g->finish], u->prompt_tokens, u->cached_tokens, u->completion_tokens, u->ttft_ms * 1e-3,
-                   decode_s > 0 ? u->completion_tokens / decode_s : 0.0, x->request_id);
+    spl_server_log(x->server, "%s · %s · prompt %u (%u cached) · new %u · first token %.2f s · %.1f tok/s · %s",
+                   g->label, reasons[g->finish], u->prompt_tokens, u->cached_tokens, u->completion_tokens,
+                   u->ttft_ms * 1e-3, decode_s > 0 ? u->completion_tokens / decode_s : 0.0, x->request_id);
 }
 
 static void finish(spl_exchange *x, spl_generation *g, const splash_event *ev) {
@@ -217,7 +217,8 @@ static void finish(spl_exchange *x, spl_generation *g, const splash_event *ev) {
             g->finished = true;
             return;
         }
-        (void)spl_reject_set(&why, 503, "server_shutdown", "the request was cancelled because the server is shutting down");
+        (void)spl_reject_set(&why, 503, "server_shutdown",
+                             "the request was cancelled because the server is shutting down");
         fail(x, g, &why);
         return;
     }

@@ -37,8 +37,8 @@ typedef struct spl_generation {
     uint64_t submit_ns, start_ns, first_ns, last_ns, done_ns;
     uint32_t n_tokens, n_first_tokens;
 
-    splash_finish finish;     /* set before end and reply */
-    const char *stop_string;  /* during end and reply only */
+    splash_finish finish;    /* set before end and reply */
+    const char *stop_string; /* during end and reply only */
     splash_usage usage;
     void *dialect_state; /* owned; freed with free() */
 } spl_generation;
@@ -65,7 +65,8 @@ void spl_generation_event(const splash_event *event);
 void spl_generation_keep_alive(spl_exchange *x, uint64_t now_ns);
 void spl_generation_free(spl_generation *g);
 
-/* Takes the pending log probabilities of one channel; NULL when there are none or none were asked for. New reference. */
+/* Takes the pending log probabilities of one channel; NULL when there are none or none were asked for. New reference.
+ */
 json_t *spl_generation_take_logprobs(spl_generation *g, splash_channel channel);
 /* HTTP face of an engine error. */
 void spl_reject_from_engine(spl_reject *r, const splash_error *error);

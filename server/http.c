@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Connections, by libmicrohttpd (0.9.75 and later, common API only): one epoll thread, connections suspended while their
- * reply is being made. Here: heads checked, bodies collected, replies delivered. A reply decided before the body was
- * read is sent after the body was read and dropped, so that the client sees it instead of a reset; with
- * "Expect: 100-continue" it is sent at once. */
+ * Connections, by libmicrohttpd (0.9.75 and later, common API only): one epoll thread, connections suspended while
+ * their reply is being made. Here: heads checked, bodies collected, replies delivered. A reply decided before the body
+ * was read is sent after the body was read and dropped, so that the client sees it instead of a reset; with "Expect:
+ * 100-continue" it is sent at once. */
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -16,8 +16,8 @@
 #include "server/core.h"
 
 enum {
-    IDLE_SECONDS = 30,         /* a silent or blocked connection is closed */
-    HEAD_BYTES = 80 * 1024,    /* connection memory: request head and write buffer */
+    IDLE_SECONDS = 30,      /* a silent or blocked connection is closed */
+    HEAD_BYTES = 80 * 1024, /* connection memory: request head and write buffer */
     UPLOAD_BYTES_PER_SECOND = 512 * 1024,
     STREAM_BLOCK_BYTES = 16 * 1024
 };
@@ -43,18 +43,30 @@ static enum MHD_Result on_header(void *cls, enum MHD_ValueKind kind, const char 
     unsigned once = 0;
     (void)kind;
     if (!value) value = "";
-    if (strcasecmp(key, "Host") == 0) note(&h->access.host, &h->access.n_host, value);
-    else if (strcasecmp(key, "Origin") == 0) note(&h->access.origin, &h->access.n_origin, value);
-    else if (strcasecmp(key, "Authorization") == 0) note(&h->access.authorization, &h->access.n_authorization, value);
-    else if (strcasecmp(key, "x-api-key") == 0) note(&h->access.x_api_key, &h->access.n_x_api_key, value);
-    else if (strcasecmp(key, "Content-Type") == 0) note(&h->content_type, &h->n_content_type, value);
-    else if (strcasecmp(key, "Content-Length") == 0) note(&h->content_length, &h->n_content_length, value);
-    else if (strcasecmp(key, "Content-Encoding") == 0) note(&h->content_encoding, &h->n_content_encoding, value);
-    else if (strcasecmp(key, "Transfer-Encoding") == 0) note(&h->transfer_encoding, &h->n_transfer_encoding, value);
-    else if (strcasecmp(key, "x-request-id") == 0 && !h->request_id) note(&h->request_id, &once, value);
-    else if (strcasecmp(key, "Expect") == 0) note(&h->expect, &once, value);
-    else if (strcasecmp(key, "Access-Control-Request-Method") == 0) note(&h->preflight_method, &once, value);
-    else if (strcasecmp(key, "Access-Control-Request-Headers") == 0) note(&h->preflight_headers, &once, value);
+    if (strcasecmp(key, "Host") == 0)
+        note(&h->access.host, &h->access.n_host, value);
+    else if (strcasecmp(key, "Origin") == 0)
+        note(&h->access.origin, &h->access.n_origin, value);
+    else if (strcasecmp(key, "Authorization") == 0)
+        note(&h->access.authorization, &h->access.n_authorization, value);
+    else if (strcasecmp(key, "x-api-key") == 0)
+        note(&h->access.x_api_key, &h->access.n_x_api_key, value);
+    else if (strcasecmp(key, "Content-Type") == 0)
+        note(&h->content_type, &h->n_content_type, value);
+    else if (strcasecmp(key, "Content-Length") == 0)
+        note(&h->content_length, &h->n_content_length, value);
+    else if (strcasecmp(key, "Content-Encoding") == 0)
+        note(&h->content_encoding, &h->n_content_encoding, value);
+    else if (strcasecmp(key, "Transfer-Encoding") == 0)
+        note(&h->transfer_encoding, &h->n_transfer_encoding, value);
+    else if (strcasecmp(key, "x-request-id") == 0 && !h->request_id)
+        note(&h->request_id, &once, value);
+    else if (strcasecmp(key, "Expect") == 0)
+        note(&h->expect, &once, value);
+    else if (strcasecmp(key, "Access-Control-Request-Method") == 0)
+        note(&h->preflight_method, &once, value);
+    else if (strcasecmp(key, "Access-Control-Request-Headers") == 0)
+        note(&h->preflight_headers, &once, value);
     return MHD_YES;
 }
 
@@ -91,9 +103,9 @@ static bool is_json_type(const char *type) {
 
 static bool check_framing(spl_exchange *x, const spl_head *h, spl_reject *r) {
     size_t max = x->server->options.max_request_bytes;
-    if (h->n_content_encoding > 1 ||
-        (h->n_content_encoding && strcasecmp(h->content_encoding, "identity") != 0))
-        return spl_reject_set(r, 415, SPL_CODE_INVALID, "the request body must not be compressed (Content-Encoding: identity)");
+    if (h->n_content_encoding > 1 || (h->n_content_encoding && strcasecmp(h->content_encoding, "identity") != 0))
+        return spl_reject_set(r, 415, SPL_CODE_INVALID,
+                              "the request body must not be compressed (Content-Encoding: identity)");
     if (h->n_content_type != 1 || !is_json_type(h->content_type))
         return spl_reject_set(r, 415, SPL_CODE_INVALID, "Content-Type must be application/json");
     if (h->n_transfer_encoding) return true;
@@ -123,14 +135,12 @@ static bool check_head(spl_exchange *x, const spl_head *h, spl_reject *r) {
     const char *cors;
     bool method_known = false;
     if (!spl_access_origin(&x->server->access, &h->access, &cors, r)) {
-        if (h->access.n_origin == 1 && h->access.n_host == 1)
-            spl_server_log(x->server, "Refused · %.200s", r->text);
+        if (h->access.n_origin == 1 && h->access.n_host == 1) spl_server_log(x->server, "Refused · %.200s", r->text);
         return false;
     }
     if (cors) x->cors = strdup(cors);
     for (size_t i = 0; i < SPL_COUNT(known); i++) method_known |= strcmp(x->method, known[i]) == 0;
-    if (!method_known)
-        return spl_reject_set(r, 501, "not_implemented", "method %.15s is not implemented", x->method);
+    if (!method_known) return spl_reject_set(r, 501, "not_implemented", "method %.15s is not implemented", x->method);
     x->options = strcmp(x->method, "OPTIONS") == 0;
     x->preflight = x->options && h->preflight_method;
     if (x->options) return true;
@@ -138,15 +148,18 @@ static bool check_head(spl_exchange *x, const spl_head *h, spl_reject *r) {
     bool open = x->route && x->route->is_public;
     if (!open && !spl_access_key(&x->server->access, &h->access, r)) return false;
     if (!x->route)
-        return spl_reject_set(r, 404, "not_found", "there is no %.15s %.200s here", x->method, x->path[0] ? x->path : "path");
+        return spl_reject_set(r, 404, "not_found", "there is no %.15s %.200s here", x->method,
+                              x->path[0] ? x->path : "path");
     if (!check_server(x, r)) return false;
     if (x->route->kind != SPL_ROUTE_INLINE && !spl_server_admit(x->server, x))
-        return spl_reject_set(r, 503, "frontend_overloaded", "the server is busy: %u requests are running and waiting (--queue-size)",
+        return spl_reject_set(r, 503, "frontend_overloaded",
+                              "the server is busy: %u requests are running and waiting (--queue-size)",
                               x->server->options.queue_size);
     if (strcmp(x->method, "POST") != 0) return true;
     if (!check_framing(x, h, r)) return false;
     if (!spl_server_charge(x->server, x, x->content_length))
-        return spl_reject_set(r, 503, "frontend_overloaded", "request bodies in flight use all memory set aside for them");
+        return spl_reject_set(r, 503, "frontend_overloaded",
+                              "request bodies in flight use all memory set aside for them");
     return true;
 }
 
@@ -225,7 +238,8 @@ static enum MHD_Result queue_reply(spl_exchange *x, struct MHD_Connection *conne
     unsigned status = x->options && !x->has_early ? 204 : x->status;
     if (x->streaming) {
         spl_exchange_ref(x);
-        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, stream_reader, x, stream_free);
+        response =
+            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, stream_reader, x, stream_free);
         if (!response) spl_exchange_unref(x);
     } else {
         size_t n = x->out.n_bytes;
@@ -279,7 +293,8 @@ static enum MHD_Result on_head(spl_exchange *x, struct MHD_Connection *connectio
     /* Two framings: nothing after the head can be trusted. */
     bool ambiguous = h.n_content_length > 1 || (h.n_transfer_encoding && h.n_content_length);
     if (ambiguous)
-        x->has_early = !spl_reject_field(&x->early, "exactly one Content-Length or one Transfer-Encoding header is allowed");
+        x->has_early =
+            !spl_reject_field(&x->early, "exactly one Content-Length or one Transfer-Encoding header is allowed");
     else
         x->has_early = !check_head(x, &h, &x->early);
     double seconds = IDLE_SECONDS + (double)x->content_length / UPLOAD_BYTES_PER_SECOND;
@@ -303,8 +318,9 @@ static enum MHD_Result on_upload(spl_exchange *x, const char *bytes, size_t n_by
     if (now > x->upload_deadline_ns + (uint64_t)IDLE_SECONDS * 1000000000u) return MHD_NO;
     x->upload.max_bytes = max;
     if (!x->has_early && chunked && x->upload.n_bytes + n_bytes > max)
-        x->has_early = !spl_reject_set(&x->early, 413, "request_too_large",
-                                       "the request body is larger than the limit of %zu bytes (--max-request-size)", max);
+        x->has_early =
+            !spl_reject_set(&x->early, 413, "request_too_large",
+                            "the request body is larger than the limit of %zu bytes (--max-request-size)", max);
     if (!x->has_early && chunked && !spl_server_charge(x->server, x, n_bytes))
         x->has_early = !spl_reject_set(&x->early, 503, "frontend_overloaded",
                                        "request bodies in flight use all memory set aside for them");
@@ -383,13 +399,12 @@ static void on_end(void *cls, struct MHD_Connection *connection, void **context,
 spl_status spl_http_start(spl_server *server, spl_error *err) {
     unsigned connections = server->options.queue_size + 1024;
     unsigned loop = MHD_is_feature_supported(MHD_FEATURE_EPOLL) == MHD_YES ? MHD_USE_EPOLL_INTERNAL_THREAD
-                                                                          : MHD_USE_POLL_INTERNAL_THREAD;
+                                                                           : MHD_USE_POLL_INTERNAL_THREAD;
     struct MHD_Daemon *daemon = MHD_start_daemon(
-        loop | MHD_ALLOW_SUSPEND_RESUME, server->port, NULL, NULL, on_request, server,
-        MHD_OPTION_LISTEN_SOCKET, server->listen_fd, MHD_OPTION_URI_LOG_CALLBACK, on_target, server,
-        MHD_OPTION_NOTIFY_COMPLETED, on_end, server, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES, MHD_OPTION_CONNECTION_LIMIT, connections,
-        MHD_OPTION_END);
+        loop | MHD_ALLOW_SUSPEND_RESUME, server->port, NULL, NULL, on_request, server, MHD_OPTION_LISTEN_SOCKET,
+        server->listen_fd, MHD_OPTION_URI_LOG_CALLBACK, on_target, server, MHD_OPTION_NOTIFY_COMPLETED, on_end, server,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES,
+        MHD_OPTION_CONNECTION_LIMIT, connections, MHD_OPTION_END);
     if (!daemon) return spl_fail(err, SPL_E_IO, "the HTTP server does not start on port %u", server->port);
     atomic_store(&server->daemon, daemon);
     server->listen_fd = -1; /* the daemon closes it */

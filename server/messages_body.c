@@ -45,8 +45,8 @@ static bool read_system(spl_buf *out, const json_t *system, const char *where, s
     return true;
 }
 
-static bool append_message(json_t *list, const char *role, const spl_buf *text, json_t *extra_key_value, const char *key,
-                           spl_reject *r) {
+static bool append_message(json_t *list, const char *role, const spl_buf *text, json_t *extra_key_value,
+                           const char *key, spl_reject *r) {
     json_t *content = text->status == SPL_OK ? json_stringn(text->data ? text->data : "", text->n_bytes) : NULL;
     json_t *message = json_pack("{s:s,s:o}", "role", role, "content", content);
     if (message && extra_key_value && json_object_set(message, key, extra_key_value) != 0) {
@@ -127,14 +127,17 @@ static bool read_user(json_t *list, const json_t *content, size_t i, spl_reject 
 /* ---- assistant messages -------------------------------------------------------------------- */
 
 static bool read_tool_use(json_t *calls, const json_t *block, size_t i, spl_reject *r) {
-    json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
+    json_t *id = json_object_get(block, "id"), *name = json_object_get(block, "name"),
+           *input = json_object_get(block, "input");
     if (!json_is_string(id) || !spl_is_c_string(name) || !json_is_object(input))
         return spl_reject_field(r, "'messages[%zu]': a tool_use needs 'id', 'name' and an object 'input'", i);
-    json_t *call = json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", input);
+    json_t *call =
+        json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", input);
     return json_array_append_new(calls, call) == 0 ? true : no_memory(r);
 }
 
-static bool read_assistant_block(spl_buf *text, spl_buf *thinking, json_t *calls, const json_t *block, size_t i, spl_reject *r) {
+static bool read_assistant_block(spl_buf *text, spl_buf *thinking, json_t *calls, const json_t *block, size_t i,
+                                 spl_reject *r) {
     const char *type = type_of(block);
     const json_t *words = json_object_get(block, "text"), *thought = json_object_get(block, "thinking");
     if (strcmp(type, "text") == 0 && json_is_string(words)) {
@@ -211,7 +214,8 @@ static bool read_messages(json_t *chat, const json_t *body, bool counting, spl_r
         if (!ok) return false;
     }
     if (!counting && strcmp(role, "assistant") == 0)
-        return spl_reject_field(r, "the last of 'messages' is the assistant's: continuing a given answer is not supported");
+        return spl_reject_field(
+            r, "the last of 'messages' is the assistant's: continuing a given answer is not supported");
     return true;
 }
 
@@ -237,7 +241,8 @@ static bool read_tools(json_t *chat, const json_t *body, spl_reject *r) {
         if (function && schema) (void)json_object_set(function, "parameters", schema);
         if (function && !schema) (void)json_object_set_new(function, "parameters", json_object());
         if (function && strict) (void)json_object_set(function, "strict", strict);
-        if (json_array_append_new(list, json_pack("{s:s,s:o}", "type", "function", "function", function)) != 0) return no_memory(r);
+        if (json_array_append_new(list, json_pack("{s:s,s:o}", "type", "function", "function", function)) != 0)
+            return no_memory(r);
     }
     return true;
 }
@@ -308,7 +313,8 @@ static bool read_context_management(json_t *chat, const json_t *body, spl_reject
         const json_t *edit = json_array_get(edits, i);
         const char *keep = json_string_value(json_object_get(edit, "keep"));
         if (strcmp(type_of(edit), "clear_thinking_20251015") != 0 || !keep || strcmp(keep, "all") != 0)
-            return spl_reject_field(r, "'context_management.edits[%zu]': only clear_thinking_20251015 with keep \"all\" is supported", i);
+            return spl_reject_field(
+                r, "'context_management.edits[%zu]': only clear_thinking_20251015 with keep \"all\" is supported", i);
         if (json_object_set_new(chat, "preserve_thinking", json_true()) != 0) return no_memory(r);
     }
     return true;
@@ -320,7 +326,8 @@ static bool read_required(spl_messages_body *out, const json_t *body, bool count
     if (!spl_is_c_string(model) || json_string_length(model) == 0)
         return spl_reject_field(r, "'model' is required and must be a string");
     if (!spl_field_int(body, "max_tokens", 1, INT64_MAX, &max_tokens, r)) return false;
-    if (!counting && max_tokens == 0) return spl_reject_field(r, "'max_tokens' is required and must be an integer of at least 1");
+    if (!counting && max_tokens == 0)
+        return spl_reject_field(r, "'max_tokens' is required and must be an integer of at least 1");
     if (!counting && json_object_get(body, "stream") && !json_is_boolean(json_object_get(body, "stream")))
         return spl_reject_field(r, "'stream' must be true or false");
     out->max_tokens = max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)max_tokens;

@@ -6,9 +6,9 @@
 #include "server/fields.h"
 
 typedef struct spl_messages_body {
-    json_t *chat;       /* a Chat request body: messages, tools, tool_choice, reasoning; owned */
+    json_t *chat;        /* a Chat request body: messages, tools, tool_choice, reasoning; owned */
     uint32_t max_tokens; /* 0 only when counting */
-    bool omit_thinking; /* thinking blocks are sent empty */
+    bool omit_thinking;  /* thinking blocks are sent empty */
 } spl_messages_body;
 
 /* `counting`: for count_tokens, where max_tokens may be missing and the last message may be the assistant's. */

@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-static const double BOUNDS[SPL_N_BUCKETS] = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,  1,
+static const double BOUNDS[SPL_N_BUCKETS] = {0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                              2.5,   5,     10,   30,    60,   120, 300,  900, 1800};
-static const char *const BOUND_TEXT[SPL_N_BUCKETS] = {"0.001", "0.005", "0.01", "0.025", "0.05", "0.1",
-                                                      "0.25",  "0.5",   "1.0",  "2.5",   "5.0",  "10.0",
+static const char *const BOUND_TEXT[SPL_N_BUCKETS] = {"0.001", "0.005", "0.01",  "0.025", "0.05",  "0.1",
+                                                      "0.25",  "0.5",   "1.0",   "2.5",   "5.0",   "10.0",
                                                       "30.0",  "60.0",  "120.0", "300.0", "900.0", "1800.0"};
 
 bool spl_metrics_init(spl_metrics *m) {
@@ -28,8 +28,8 @@ void spl_metrics_observe(spl_metrics *m, spl_stage stage, uint64_t elapsed_ns) {
 }
 
 static void put(spl_buf *out, const char *name, const char *type, const char *help, double value) {
-    (void)spl_buf_printf(out, "# HELP splash_%s %s\n# TYPE splash_%s %s\nsplash_%s %.15g\n", name, help, name, type, name,
-                         value);
+    (void)spl_buf_printf(out, "# HELP splash_%s %s\n# TYPE splash_%s %s\nsplash_%s %.15g\n", name, help, name, type,
+                         name, value);
 }
 
 static double ratio(double a, double b) { return b > 0 ? a / b : 0; }
@@ -89,14 +89,17 @@ static void put_positions(spl_buf *out, const char *name, const char *help, cons
 /* The three gauges existing scrapers and routers look for under vLLM's names. */
 static void put_aliases(spl_buf *out, const splash_stats *s, const splash_model_info *info) {
     double used = ratio((double)s->kv_pages_used, (double)s->kv_pages_total);
-    (void)spl_buf_printf(out, "# HELP vllm:num_requests_running Requests running\n# TYPE vllm:num_requests_running gauge\n"
-                              "vllm:num_requests_running{model_name=\"%s\"} %u\n",
+    (void)spl_buf_printf(out,
+                         "# HELP vllm:num_requests_running Requests running\n# TYPE vllm:num_requests_running gauge\n"
+                         "vllm:num_requests_running{model_name=\"%s\"} %u\n",
                          info->name, s->running);
-    (void)spl_buf_printf(out, "# HELP vllm:num_requests_waiting Requests waiting\n# TYPE vllm:num_requests_waiting gauge\n"
-                              "vllm:num_requests_waiting{model_name=\"%s\"} %u\n",
+    (void)spl_buf_printf(out,
+                         "# HELP vllm:num_requests_waiting Requests waiting\n# TYPE vllm:num_requests_waiting gauge\n"
+                         "vllm:num_requests_waiting{model_name=\"%s\"} %u\n",
                          info->name, s->waiting);
-    (void)spl_buf_printf(out, "# HELP vllm:gpu_cache_usage_perc KV pages in use, 0 to 1\n"
-                              "# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name=\"%s\"} %.6g\n",
+    (void)spl_buf_printf(out,
+                         "# HELP vllm:gpu_cache_usage_perc KV pages in use, 0 to 1\n"
+                         "# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name=\"%s\"} %.6g\n",
                          info->name, used);
 }
 
@@ -109,8 +112,9 @@ static void put_histogram(spl_buf *out, const char *name, const char *help, cons
                              (unsigned long long)total);
     }
     total += h->counts[SPL_N_BUCKETS];
-    (void)spl_buf_printf(out, "splash_%s_seconds_bucket{le=\"+Inf\"} %llu\nsplash_%s_seconds_sum %.9g\nsplash_%s_seconds_count %llu\n",
-                         name, (unsigned long long)total, name, h->sum_seconds, name, (unsigned long long)total);
+    (void)spl_buf_printf(
+        out, "splash_%s_seconds_bucket{le=\"+Inf\"} %llu\nsplash_%s_seconds_sum %.9g\nsplash_%s_seconds_count %llu\n",
+        name, (unsigned long long)total, name, h->sum_seconds, name, (unsigned long long)total);
 }
 
 void spl_metrics_write(spl_metrics *m, const splash_stats *stats, const splash_model_info *info,
@@ -129,7 +133,8 @@ void spl_metrics_write(spl_metrics *m, const splash_stats *stats, const splash_m
     (void)pthread_mutex_lock(&m->lock);
     memcpy(stages, m->stages, sizeof stages);
     (void)pthread_mutex_unlock(&m->lock);
-    (void)spl_buf_puts(out, "# HELP splash_info The engine\n# TYPE splash_info gauge\nsplash_info{runtime=\"native\"} 1\n");
+    (void)spl_buf_puts(out,
+                       "# HELP splash_info The engine\n# TYPE splash_info gauge\nsplash_info{runtime=\"native\"} 1\n");
     put(out, "ready", "gauge", "1 when work is accepted", gauges->ready);
     put(out, "transport_pending", "gauge", "Generation requests admitted and not finished", gauges->pending);
     put(out, "frontend_active", "gauge", "Requests being prepared", gauges->preparing);

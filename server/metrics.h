@@ -10,22 +10,22 @@
 #include "splash.h"
 
 /* stage, help */
-#define SPL_STAGES(X)                                                           \
-    X(HTTP_REQUEST, "http_request", "From the request head to the end of the reply")            \
-    X(UPLOAD, "upload", "Receiving the request body")                           \
-    X(PREPARATION_QUEUE, "preparation_queue", "Waiting for a preparation thread")           \
-    X(PREPARATION, "preparation", "Parsing, rendering and tokenising a request")            \
-    X(TEMPLATE, "template", "Rendering the chat template")                      \
-    X(TOKENIZATION, "tokenization", "Tokenising the prompt")                    \
-    X(NATIVE_QUEUE, "native_queue", "Waiting in the engine's queue")            \
-    X(HTTP_TTFT, "http_ttft", "From the request head to the first token")       \
+#define SPL_STAGES(X)                                                                                                  \
+    X(HTTP_REQUEST, "http_request", "From the request head to the end of the reply")                                   \
+    X(UPLOAD, "upload", "Receiving the request body")                                                                  \
+    X(PREPARATION_QUEUE, "preparation_queue", "Waiting for a preparation thread")                                      \
+    X(PREPARATION, "preparation", "Parsing, rendering and tokenising a request")                                       \
+    X(TEMPLATE, "template", "Rendering the chat template")                                                             \
+    X(TOKENIZATION, "tokenization", "Tokenising the prompt")                                                           \
+    X(NATIVE_QUEUE, "native_queue", "Waiting in the engine's queue")                                                   \
+    X(HTTP_TTFT, "http_ttft", "From the request head to the first token")                                              \
     X(OUTPUT_INTERVAL, "output_interval", "Between two token events of one request")
 
 typedef enum spl_stage {
 #define X(id, name, help) SPL_STAGE_##id,
     SPL_STAGES(X)
 #undef X
-    SPL_N_STAGES
+        SPL_N_STAGES
 } spl_stage;
 
 enum { SPL_N_BUCKETS = 18 };

@@ -20,8 +20,8 @@ const char *spl_openai_finish(const spl_generation *g) {
 
 json_t *spl_openai_usage(const spl_generation *g) {
     const splash_usage *u = &g->usage;
-    return json_pack("{s:I,s:I,s:I,s:{s:I},s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
-                     (json_int_t)u->completion_tokens, "total_tokens",
+    return json_pack("{s:I,s:I,s:I,s:{s:I},s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt_tokens,
+                     "completion_tokens", (json_int_t)u->completion_tokens, "total_tokens",
                      (json_int_t)u->prompt_tokens + (json_int_t)u->completion_tokens, "prompt_tokens_details",
                      "cached_tokens", (json_int_t)u->cached_tokens, "completion_tokens_details", "reasoning_tokens",
                      (json_int_t)u->reasoning_tokens);
@@ -34,9 +34,10 @@ json_t *spl_openai_timings(const spl_generation *g) {
     double computed = (double)u->prompt_tokens - u->cached_tokens;
     return json_pack("{s:I,s:I,s:f,s:f,s:I,s:f,s:f,s:I,s:I}", "prompt_n", (json_int_t)u->prompt_tokens, "cache_n",
                      (json_int_t)u->cached_tokens, "prompt_ms", u->prefill_ms, "prompt_per_second",
-                     per_second(computed, u->prefill_ms), "predicted_n", (json_int_t)u->completion_tokens, "predicted_ms",
-                     u->decode_ms, "predicted_per_second", per_second(u->completion_tokens, u->decode_ms), "draft_n",
-                     (json_int_t)u->draft_tokens, "draft_n_accepted", (json_int_t)u->draft_accepted);
+                     per_second(computed, u->prefill_ms), "predicted_n", (json_int_t)u->completion_tokens,
+                     "predicted_ms", u->decode_ms, "predicted_per_second",
+                     per_second(u->completion_tokens, u->decode_ms), "draft_n", (json_int_t)u->draft_tokens,
+                     "draft_n_accepted", (json_int_t)u->draft_accepted);
 }
 
 static double ms_between(uint64_t from_ns, uint64_t to_ns) {
@@ -48,10 +49,10 @@ json_t *spl_openai_metrics(const spl_exchange *x) {
     const splash_usage *u = &g->usage;
     double wall = ms_between(x->arrival_ns, g->done_ns), out = ms_between(g->first_ns, g->done_ns);
     double first = ms_between(g->start_ns, g->first_ns);
-    json_t *latency = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "start_to_first_token_ms", first, "first_token_to_done_ms", out,
-                                "wall_ms", wall, "ttft_ms", wall - out, "queue_to_start_ms", wall - out - first,
-                                "stream_tokens_per_second",
-                                per_second(u->completion_tokens ? u->completion_tokens - 1.0 : 0, out));
+    json_t *latency =
+        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "start_to_first_token_ms", first, "first_token_to_done_ms", out,
+                  "wall_ms", wall, "ttft_ms", wall - out, "queue_to_start_ms", wall - out - first,
+                  "stream_tokens_per_second", per_second(u->completion_tokens ? u->completion_tokens - 1.0 : 0, out));
     return json_pack("{s:{s:I},s:{s:I},s:o,s:{s:s,s:I}}", "prefill", "tokens",
                      (json_int_t)u->prompt_tokens - (json_int_t)u->cached_tokens, "decode", "tokens",
                      (json_int_t)u->completion_tokens, "request_latency", latency, "cache", "status",
@@ -93,13 +94,14 @@ json_t *spl_openai_text_logprobs(spl_generation *g) {
         g->text_offset += (uint64_t)count_characters(json_string_value(token), json_string_length(token));
         json_array_foreach(json_object_get(entry, "top_logprobs"), k, other) {
             const char *name = json_string_value(json_object_get(other, "token"));
-            if (name && !json_object_get(top, name)) (void)json_object_set(top, name, json_object_get(other, "logprob"));
+            if (name && !json_object_get(top, name))
+                (void)json_object_set(top, name, json_object_get(other, "logprob"));
         }
         (void)json_array_append_new(tops, top);
     }
     json_decref(list);
-    return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", values, "top_logprobs", tops, "text_offset",
-                     offsets);
+    return json_pack("{s:o,s:o,s:o,s:o}", "tokens", tokens, "token_logprobs", values, "top_logprobs", tops,
+                     "text_offset", offsets);
 }
 
 void spl_openai_send(spl_exchange *x, json_t *reply, bool whole) {

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "server/generation.h"
 
-static splash_status render_once(spl_exchange *x, const spl_chat_body *chat, char **text, size_t *n_bytes, bool *thinking,
-                                 splash_error *error) {
+static splash_status render_once(spl_exchange *x, const spl_chat_body *chat, char **text, size_t *n_bytes,
+                                 bool *thinking, splash_error *error) {
     char *request = spl_json_text(chat->render);
     if (!request) {
         error->code = SPLASH_E_NOMEM;

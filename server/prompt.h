@@ -7,7 +7,8 @@
 #include "server/core.h"
 
 /* Renders the chat; an effort the template does not know is replaced by the next coarser one. *text is malloc'ed. */
-bool spl_prompt_render(spl_exchange *x, spl_chat_body *chat, char **text, size_t *n_bytes, bool *thinking, spl_reject *r);
+bool spl_prompt_render(spl_exchange *x, spl_chat_body *chat, char **text, size_t *n_bytes, bool *thinking,
+                       spl_reject *r);
 /* Tokens of text with special tokens recognised; malloc'ed. */
 bool spl_prompt_tokenize(spl_exchange *x, const char *text, size_t n_bytes, uint32_t **tokens, size_t *n_tokens,
                          spl_reject *r);

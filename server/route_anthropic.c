@@ -23,8 +23,8 @@ typedef struct spl_messages_state {
 static json_t *usage_json(const spl_generation *g, bool final) {
     const splash_usage *u = &g->usage;
     uint32_t prompt = final ? u->prompt_tokens : g->n_prompt, cached = final ? u->cached_tokens : 0;
-    return json_pack("{s:I,s:I,s:I}", "input_tokens", (json_int_t)(prompt - cached), "cache_read_input_tokens", (json_int_t)cached,
-                     "output_tokens", (json_int_t)(final ? u->completion_tokens : 0));
+    return json_pack("{s:I,s:I,s:I}", "input_tokens", (json_int_t)(prompt - cached), "cache_read_input_tokens",
+                     (json_int_t)cached, "output_tokens", (json_int_t)(final ? u->completion_tokens : 0));
 }
 
 static const char *stop_reason(const spl_generation *g) {
@@ -44,14 +44,16 @@ static json_t *message_json(const spl_exchange *x, json_t *content, bool final) 
 /* ---- streamed ------------------------------------------------------------------------------ */
 
 static void messages_begin(spl_exchange *x) {
-    spl_exchange_stream_json(x, "message_start",
-                             json_pack("{s:s,s:o}", "type", "message_start", "message", message_json(x, json_array(), false)));
+    spl_exchange_stream_json(
+        x, "message_start",
+        json_pack("{s:s,s:o}", "type", "message_start", "message", message_json(x, json_array(), false)));
 }
 
 static void send_delta(spl_exchange *x, json_t *delta) {
     const spl_messages_state *s = x->generation->dialect_state;
-    spl_exchange_stream_json(x, "content_block_delta",
-                             json_pack("{s:s,s:I,s:o}", "type", "content_block_delta", "index", (json_int_t)s->index, "delta", delta));
+    spl_exchange_stream_json(
+        x, "content_block_delta",
+        json_pack("{s:s,s:I,s:o}", "type", "content_block_delta", "index", (json_int_t)s->index, "delta", delta));
 }
 
 static void send_start(spl_exchange *x, json_t *block) {
@@ -111,7 +113,8 @@ static void messages_tool_call(spl_exchange *x, uint32_t i_call, const char *nam
     send_start(x, json_pack("{s:s,s:s,s:s,s:{}}", "type", "tool_use", "id", id, "name", name, "input"));
     for (size_t from = 0; from < n;) {
         size_t to = fragment_end(arguments, n, from);
-        send_delta(x, json_pack("{s:s,s:o}", "type", "input_json_delta", "partial_json", json_stringn(arguments + from, to - from)));
+        send_delta(x, json_pack("{s:s,s:o}", "type", "input_json_delta", "partial_json",
+                                json_stringn(arguments + from, to - from)));
         from = to;
     }
     send_stop(x);
@@ -123,8 +126,8 @@ static void messages_end(spl_exchange *x) {
     if (s->open == BLOCK_NONE && s->index == 0) switch_to(x, BLOCK_TEXT);
     if (s->open != BLOCK_NONE) send_stop(x);
     spl_exchange_stream_json(x, "message_delta",
-                             json_pack("{s:s,s:{s:s,s:s?},s:o}", "type", "message_delta", "delta", "stop_reason", stop_reason(g),
-                                       "stop_sequence", g->stop_string, "usage", usage_json(g, true)));
+                             json_pack("{s:s,s:{s:s,s:s?},s:o}", "type", "message_delta", "delta", "stop_reason",
+                                       stop_reason(g), "stop_sequence", g->stop_string, "usage", usage_json(g, true)));
     spl_exchange_stream_json(x, "message_stop", json_pack("{s:s}", "type", "message_stop"));
 }
 
@@ -134,8 +137,8 @@ static void messages_keep_alive(spl_exchange *x, bool started) {
 }
 
 static void messages_progress(spl_exchange *x, uint32_t n_done, uint32_t n_total) {
-    spl_exchange_stream_json(x, "ping", json_pack("{s:s,s:o}", "type", "ping", "prompt_progress",
-                                                  spl_openai_progress(x, n_done, n_total)));
+    spl_exchange_stream_json(
+        x, "ping", json_pack("{s:s,s:o}", "type", "ping", "prompt_progress", spl_openai_progress(x, n_done, n_total)));
 }
 
 static void messages_fail(spl_exchange *x, const spl_reject *why) {
@@ -152,8 +155,9 @@ static void add_calls(const spl_exchange *x, json_t *blocks) {
         const json_t *text = json_object_get(call, "arguments");
         json_t *input = json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL, NULL);
         spl_call_id(x, (uint32_t)i, id, sizeof id);
-        (void)json_array_append_new(blocks, json_pack("{s:s,s:s,s:O,s:o}", "type", "tool_use", "id", id, "name",
-                                                      json_object_get(call, "name"), "input", input ? input : json_object()));
+        (void)json_array_append_new(blocks,
+                                    json_pack("{s:s,s:s,s:O,s:o}", "type", "tool_use", "id", id, "name",
+                                              json_object_get(call, "name"), "input", input ? input : json_object()));
     }
 }
 
@@ -163,14 +167,17 @@ static void messages_reply(spl_exchange *x) {
     json_t *blocks = json_array();
     if (g->reasoning.n_bytes)
         (void)json_array_append_new(
-            blocks, json_pack("{s:s,s:o,s:s}", "type", "thinking", "thinking",
-                              s->omit_thinking ? json_string("") : json_stringn(g->reasoning.data, g->reasoning.n_bytes),
-                              "signature", ""));
+            blocks,
+            json_pack("{s:s,s:o,s:s}", "type", "thinking", "thinking",
+                      s->omit_thinking ? json_string("") : json_stringn(g->reasoning.data, g->reasoning.n_bytes),
+                      "signature", ""));
     if (g->content.n_bytes || (g->n_calls == 0 && g->reasoning.n_bytes == 0))
-        (void)json_array_append_new(blocks, json_pack("{s:s,s:o}", "type", "text", "text",
-                                                      json_stringn(g->content.data ? g->content.data : "", g->content.n_bytes)));
+        (void)json_array_append_new(
+            blocks, json_pack("{s:s,s:o}", "type", "text", "text",
+                              json_stringn(g->content.data ? g->content.data : "", g->content.n_bytes)));
     add_calls(x, blocks);
-    bool whole = g->content.status == SPL_OK && g->reasoning.status == SPL_OK && json_array_size(g->calls) == g->n_calls;
+    bool whole =
+        g->content.status == SPL_OK && g->reasoning.status == SPL_OK && json_array_size(g->calls) == g->n_calls;
     spl_openai_send(x, message_json(x, blocks, true), whole);
 }
 
@@ -184,7 +191,8 @@ static bool submit(spl_exchange *x, spl_gen_fields *f, const spl_messages_body *
     size_t n_tokens = 0;
     bool thinking = false;
     char *tools = NULL;
-    bool ok = spl_prompt_from_chat(x, chat, &tokens, &n_tokens, &thinking, r) && spl_check_context(n_tokens, 0, context, r);
+    bool ok =
+        spl_prompt_from_chat(x, chat, &tokens, &n_tokens, &thinking, r) && spl_check_context(n_tokens, 0, context, r);
     if (ok && chat->tools && !chat->tools_callable) ok = spl_forbid_calls(x, f, r);
     if (ok && chat->tools_callable && !(tools = spl_json_text(chat->tools)))
         ok = spl_reject_set(r, 503, "frontend_overloaded", "not enough memory for 'tools'");
@@ -222,9 +230,11 @@ void spl_route_messages(spl_exchange *x) {
     bool ok = spl_messages_body_read(&messages, body, false, &why) &&
               spl_gen_fields_read(&fields, &x->body, &x->server->limits, &why);
     if (ok)
-        ok = spl_read_stop(&fields, body, "stop_sequences", &why) && spl_chat_body_read(&chat, messages.chat, NULL, &why);
+        ok = spl_read_stop(&fields, body, "stop_sequences", &why) &&
+             spl_chat_body_read(&chat, messages.chat, NULL, &why);
     if (ok && fields.n_stop && chat.tools_callable)
-        ok = spl_reject_field(&why, "'stop_sequences' cannot be used together with callable 'tools': it could cut a call");
+        ok = spl_reject_field(&why,
+                              "'stop_sequences' cannot be used together with callable 'tools': it could cut a call");
     if (ok) ok = submit(x, &fields, &messages, &chat, &why);
     if (!ok) spl_exchange_reject(x, &why);
     spl_gen_fields_free(&fields);
@@ -240,7 +250,8 @@ void spl_route_count_tokens(spl_exchange *x) {
     size_t n_tokens = 0;
     bool thinking;
     bool ok = spl_messages_body_read(&messages, x->body.root, true, &why) &&
-              spl_read_model(x->body.root, &x->server->limits, &why) && spl_chat_body_read(&chat, messages.chat, NULL, &why) &&
+              spl_read_model(x->body.root, &x->server->limits, &why) &&
+              spl_chat_body_read(&chat, messages.chat, NULL, &why) &&
               spl_prompt_from_chat(x, &chat, &tokens, &n_tokens, &thinking, &why);
     if (ok)
         spl_exchange_reply_json(x, 200, json_pack("{s:I}", "input_tokens", (json_int_t)n_tokens));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * /health, /ready, /v1/models, /status, /metrics. Everything here answers from numbers at hand: none of it waits for the
- * engine. */
+ * /health, /ready, /v1/models, /status, /metrics. Everything here answers from numbers at hand: none of it waits for
+ * the engine. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,8 +41,8 @@ static bool is_model(const spl_server *s, const char *id) {
 
 static void add_model(json_t *data, json_t *models, const spl_server *s, const char *id) {
     (void)json_array_append_new(data, model_json(s, id));
-    (void)json_array_append_new(models, json_pack("{s:s,s:s,s:s}", "name", id, "description", s->info.geometry,
-                                                  "release_date", ""));
+    (void)json_array_append_new(
+        models, json_pack("{s:s,s:s,s:s}", "name", id, "description", s->info.geometry, "release_date", ""));
 }
 
 void spl_route_models(spl_exchange *x) {
@@ -76,8 +76,12 @@ typedef struct spl_counts {
 
 static spl_counts read_counts(spl_server *s) {
     (void)pthread_mutex_lock(&s->lock);
-    spl_counts c = {s->active[SPL_ROUTE_GENERATION], s->active[SPL_ROUTE_PROMPT], s->n_queued, s->n_preparing,
-                    s->input_bytes,                  s->n_rejected};
+    spl_counts c = {s->active[SPL_ROUTE_GENERATION],
+                    s->active[SPL_ROUTE_PROMPT],
+                    s->n_queued,
+                    s->n_preparing,
+                    s->input_bytes,
+                    s->n_rejected};
     (void)pthread_mutex_unlock(&s->lock);
     return c;
 }
@@ -95,8 +99,9 @@ static json_t *http_json(spl_server *s, const spl_counts *c) {
 }
 
 static json_t *instance_json(const spl_server *s) {
-    return json_pack("{s:s,s:I,s:s,s:s,s:I,s:I}", "id", s->instance_id, "pid", (json_int_t)getpid(), "model", s->info.name,
-                     "host", s->host_text, "port", (json_int_t)s->port, "started_at", (json_int_t)s->started_at);
+    return json_pack("{s:s,s:I,s:s,s:s,s:I,s:I}", "id", s->instance_id, "pid", (json_int_t)getpid(), "model",
+                     s->info.name, "host", s->host_text, "port", (json_int_t)s->port, "started_at",
+                     (json_int_t)s->started_at);
 }
 
 static json_t *memory_json(const splash_memory_plan *p) {
@@ -122,25 +127,26 @@ void spl_route_status(spl_exchange *x) {
     spl_counts c = read_counts(s);
     splash_stats t = {0};
     splash_stats_get(s->engine, &t);
-    json_t *j = json_pack("{s:i,s:b,s:s,s:I,s:b,s:[s]}", "schema_version", 1, "ready", (int)is_ready(x), "memory_pressure",
-                          "normal", "maximum_context_tokens", (json_int_t)s->info.context_tokens, "vision", 0,
-                          "input_modalities", "text");
-    (void)json_object_set_new(j, "model", json_pack("{s:s,s:s,s:s,s:I,s:I,s:b}", "name", s->info.name, "geometry",
-                                                    s->info.geometry, "cpu_tier", s->info.cpu_tier, "threads",
-                                                    (json_int_t)s->info.n_threads, "vocabulary",
-                                                    (json_int_t)s->info.vocab, "draft", (int)s->info.has_draft));
+    json_t *j = json_pack("{s:i,s:b,s:s,s:I,s:b,s:[s]}", "schema_version", 1, "ready", (int)is_ready(x),
+                          "memory_pressure", "normal", "maximum_context_tokens", (json_int_t)s->info.context_tokens,
+                          "vision", 0, "input_modalities", "text");
+    (void)json_object_set_new(j, "model",
+                              json_pack("{s:s,s:s,s:s,s:I,s:I,s:b}", "name", s->info.name, "geometry", s->info.geometry,
+                                        "cpu_tier", s->info.cpu_tier, "threads", (json_int_t)s->info.n_threads,
+                                        "vocabulary", (json_int_t)s->info.vocab, "draft", (int)s->info.has_draft));
     (void)json_object_set_new(j, "instance", instance_json(s));
     (void)json_object_set_new(j, "http", http_json(s, &c));
-    (void)json_object_set_new(j, "frontend", json_pack("{s:i,s:I,s:I}", "preparation_capacity", (int)SPL_N_PREPARERS,
-                                                       "active", (json_int_t)c.preparing, "waiting",
-                                                       (json_int_t)c.queued));
+    (void)json_object_set_new(j, "frontend",
+                              json_pack("{s:i,s:I,s:I}", "preparation_capacity", (int)SPL_N_PREPARERS, "active",
+                                        (json_int_t)c.preparing, "waiting", (json_int_t)c.queued));
+    (void)json_object_set_new(j, "requests",
+                              json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "running", (json_int_t)t.running, "waiting",
+                                        (json_int_t)t.waiting, "submitted", (json_int_t)t.requests_total, "failed",
+                                        (json_int_t)t.requests_failed, "cancelled", (json_int_t)t.requests_cancelled,
+                                        "rejected", (json_int_t)c.rejected));
     (void)json_object_set_new(
-        j, "requests", json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "running", (json_int_t)t.running, "waiting",
-                                 (json_int_t)t.waiting, "submitted", (json_int_t)t.requests_total, "failed",
-                                 (json_int_t)t.requests_failed, "cancelled", (json_int_t)t.requests_cancelled, "rejected",
-                                 (json_int_t)c.rejected));
-    (void)json_object_set_new(j, "kv", json_pack("{s:I,s:I}", "pages_used", (json_int_t)t.kv_pages_used, "pages_total",
-                                                 (json_int_t)t.kv_pages_total));
+        j, "kv",
+        json_pack("{s:I,s:I}", "pages_used", (json_int_t)t.kv_pages_used, "pages_total", (json_int_t)t.kv_pages_total));
     (void)json_object_set_new(j, "memory_plan", memory_json(&s->info.plan));
     (void)json_object_set_new(j, "metrics", engine_json(&t));
     (void)json_object_set_new(j, "chat_template", json_pack("{s:s}", "later_system", "native"));

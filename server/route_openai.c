@@ -38,8 +38,8 @@ static void chat_text(spl_exchange *x, splash_channel channel, const char *text,
 static void chat_tool_call(spl_exchange *x, uint32_t i_call, const char *name, const char *arguments) {
     char id[SPL_PID_BYTES + 24];
     spl_call_id(x, i_call, id, sizeof id);
-    json_t *head = json_pack("{s:[{s:I,s:s,s:s,s:{s:s,s:s}}]}", "tool_calls", "index", (json_int_t)i_call, "id", id, "type",
-                             "function", "function", "name", name, "arguments", arguments);
+    json_t *head = json_pack("{s:[{s:I,s:s,s:s,s:{s:s,s:s}}]}", "tool_calls", "index", (json_int_t)i_call, "id", id,
+                             "type", "function", "function", "name", name, "arguments", arguments);
     spl_exchange_stream_json(x, NULL, chat_chunk(x, head, spl_openai_logprobs(x->generation), NULL));
 }
 
@@ -49,10 +49,10 @@ static void chat_end(spl_exchange *x) {
     (void)json_object_set_new(last, "timings", spl_openai_timings(g));
     spl_exchange_stream_json(x, NULL, last);
     if (g->include_usage) {
-        json_t *usage = json_pack("{s:o,s:s,s:I,s:s,s:[],s:o,s:o}", "id", spl_openai_id("chatcmpl-", x), "object",
-                                  "chat.completion.chunk", "created", (json_int_t)g->created, "model",
-                                  x->server->reply_model, "choices", "usage", spl_openai_usage(g), "metrics",
-                                  spl_openai_metrics(x));
+        json_t *usage =
+            json_pack("{s:o,s:s,s:I,s:s,s:[],s:o,s:o}", "id", spl_openai_id("chatcmpl-", x), "object",
+                      "chat.completion.chunk", "created", (json_int_t)g->created, "model", x->server->reply_model,
+                      "choices", "usage", spl_openai_usage(g), "metrics", spl_openai_metrics(x));
         spl_exchange_stream_json(x, NULL, usage);
     }
     spl_exchange_stream_write(x, "data: [DONE]\n\n", 14);
@@ -96,11 +96,12 @@ static void chat_reply(spl_exchange *x) {
     json_t *choice = json_pack("{s:i,s:o,s:s}", "index", 0, "message", message, "finish_reason", spl_openai_finish(g));
     json_t *logprobs = spl_openai_logprobs(g);
     if (logprobs) (void)json_object_set_new(choice, "logprobs", logprobs);
-    bool whole = g->content.status == SPL_OK && g->reasoning.status == SPL_OK && json_array_size(g->calls) == g->n_calls;
+    bool whole =
+        g->content.status == SPL_OK && g->reasoning.status == SPL_OK && json_array_size(g->calls) == g->n_calls;
     json_t *reply = json_pack("{s:o,s:s,s:I,s:s,s:[o],s:o,s:o,s:o}", "id", spl_openai_id("chatcmpl-", x), "object",
                               "chat.completion", "created", (json_int_t)g->created, "model", x->server->reply_model,
-                              "choices", choice, "usage", spl_openai_usage(g), "metrics", spl_openai_metrics(x), "timings",
-                              spl_openai_timings(g));
+                              "choices", choice, "usage", spl_openai_usage(g), "metrics", spl_openai_metrics(x),
+                              "timings", spl_openai_timings(g));
     spl_openai_send(x, reply, whole);
 }
 
@@ -168,7 +169,8 @@ void spl_route_chat(spl_exchange *x) {
 
 /* ---- text completions ---------------------------------------------------------------------- */
 
-static json_t *text_object(const spl_exchange *x, const char *text, size_t n_bytes, json_t *logprobs, const char *finish) {
+static json_t *text_object(const spl_exchange *x, const char *text, size_t n_bytes, json_t *logprobs,
+                           const char *finish) {
     json_t *choice = json_pack("{s:i,s:o,s:o,s:s?}", "index", 0, "text", json_stringn(text, n_bytes), "logprobs",
                                logprobs ? logprobs : json_null(), "finish_reason", finish);
     return json_pack("{s:o,s:s,s:I,s:s,s:[o]}", "id", spl_openai_id("cmpl-", x), "object", "text_completion", "created",
@@ -244,9 +246,11 @@ static bool text_submit(spl_exchange *x, spl_gen_fields *f, spl_reject *r) {
     uint32_t *tokens;
     size_t n;
     if (!spl_read_stop(f, body, "stop", r) || !spl_read_text_logprobs(f, body, r) || !refuse_text_fields(body, r) ||
-        !spl_read_budget(body, "max_tokens", &budget, r) || !spl_read_prompt(body, x->server->info.vocab, &text, &tokens, &n, r))
+        !spl_read_budget(body, "max_tokens", &budget, r) ||
+        !spl_read_prompt(body, x->server->info.vocab, &text, &tokens, &n, r))
         return false;
-    if (text && !spl_prompt_tokenize(x, json_string_value(text), json_string_length(text), &tokens, &n, r)) return false;
+    if (text && !spl_prompt_tokenize(x, json_string_value(text), json_string_length(text), &tokens, &n, r))
+        return false;
     bool ok = n > 0 ? true : spl_reject_field(r, "'prompt' has no tokens");
     if (ok) ok = spl_check_context(n, budget, context, r);
     if (ok) {

@@ -12,7 +12,8 @@ static bool tokenize(spl_exchange *x, json_t **out, spl_reject *r) {
     bool add_special = false, parse_special = true, with_pieces = false;
     uint32_t *tokens;
     size_t n;
-    if (!spl_field_bool(body, "add_special", &add_special, r) || !spl_field_bool(body, "parse_special", &parse_special, r) ||
+    if (!spl_field_bool(body, "add_special", &add_special, r) ||
+        !spl_field_bool(body, "parse_special", &parse_special, r) ||
         !spl_field_bool(body, "with_pieces", &with_pieces, r))
         return false;
     if (!json_is_string(content)) return spl_reject_field(r, "'content' must be a string");

@@ -64,7 +64,8 @@ void spl_server_log(spl_server *server, const char *format, ...) {
     (void)pthread_mutex_lock(&server->log_lock);
     if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
         if (server->n_log_dropped) {
-            int n_note = snprintf(note, sizeof note, "(%llu lines dropped)\n", (unsigned long long)server->n_log_dropped);
+            int n_note =
+                snprintf(note, sizeof note, "(%llu lines dropped)\n", (unsigned long long)server->n_log_dropped);
             if (write(STDERR_FILENO, note, (size_t)n_note) == n_note) server->n_log_dropped = 0;
         }
         if (write(STDERR_FILENO, line, n_bytes) != (ssize_t)n_bytes) server->n_log_dropped++;
@@ -342,7 +343,8 @@ static bool someone_listens(const struct addrinfo *a) {
 }
 
 static spl_status port_taken(const spl_server *s, spl_error *err) {
-    return spl_fail(err, SPL_E_BUSY, "port %u on %s is in use; stop the program that has it or choose another with --port",
+    return spl_fail(err, SPL_E_BUSY,
+                    "port %u on %s is in use; stop the program that has it or choose another with --port",
                     s->options.port, s->options.host);
 }
 
@@ -373,7 +375,8 @@ static spl_status open_socket(spl_server *s, spl_error *err) {
     char port[16];
     (void)snprintf(port, sizeof port, "%u", s->options.port);
     int code = getaddrinfo(s->options.host, port, &hints, &found);
-    if (code != 0) return spl_fail(err, SPL_E_INVALID, "cannot use '%s' as --host: %s", s->options.host, gai_strerror(code));
+    if (code != 0)
+        return spl_fail(err, SPL_E_INVALID, "cannot use '%s' as --host: %s", s->options.host, gai_strerror(code));
     spl_status st = bind_to(s, found, err);
     freeaddrinfo(found);
     return st;
@@ -399,10 +402,10 @@ spl_status spl_server_bind(spl_server **out, const spl_server_options *options, 
     if (!s->options.queue_size) s->options.queue_size = SPL_DEFAULT_QUEUE;
     s->input_budget_bytes = s->options.max_request_bytes * 2;
     if (s->input_budget_bytes < MIN_INPUT_BUDGET) s->input_budget_bytes = MIN_INPUT_BUDGET;
-    s->access = (spl_access_rules){s->options.host,           options->allowed_hosts,     options->n_allowed_hosts,
-                                   options->allowed_origins,  options->n_allowed_origins, options->api_key};
-    if (!spl_metrics_init(&s->metrics) || pthread_mutex_init(&s->lock, NULL) != 0 || pthread_mutex_init(&s->log_lock, NULL) != 0 ||
-        pthread_cond_init(&s->queue_filled, NULL) != 0) {
+    s->access = (spl_access_rules){s->options.host,          options->allowed_hosts,     options->n_allowed_hosts,
+                                   options->allowed_origins, options->n_allowed_origins, options->api_key};
+    if (!spl_metrics_init(&s->metrics) || pthread_mutex_init(&s->lock, NULL) != 0 ||
+        pthread_mutex_init(&s->log_lock, NULL) != 0 || pthread_cond_init(&s->queue_filled, NULL) != 0) {
         free(s);
         return spl_fail(err, SPL_E_NOMEM, "no memory for the server");
     }

@@ -25,12 +25,12 @@ typedef struct spl_server_options {
     const char *api_key; /* NULL: no key */
     const char *const *aliases;
     size_t n_aliases;
-    bool announce_alias;         /* the first alias is the id that replies carry */
-    const char *default_effort;  /* reasoning effort of requests that name none; NULL: the template's */
-    size_t max_request_bytes;    /* 0: 128 MiB */
-    uint32_t queue_size;         /* generations running and waiting; 0: 32 */
-    double request_timeout_s;    /* 0: none */
-    bool quiet;                  /* no line per request on stderr */
+    bool announce_alias;        /* the first alias is the id that replies carry */
+    const char *default_effort; /* reasoning effort of requests that name none; NULL: the template's */
+    size_t max_request_bytes;   /* 0: 128 MiB */
+    uint32_t queue_size;        /* generations running and waiting; 0: 32 */
+    double request_timeout_s;   /* 0: none */
+    bool quiet;                 /* no line per request on stderr */
 } spl_server_options;
 
 typedef struct spl_server spl_server;

@@ -21,14 +21,16 @@ static void check_reject(const spl_reject *r) {
     check(r->status >= 400 && r->status < 600 && r->code && r->text[0] && strlen(r->text) < sizeof r->text);
 }
 
-static const spl_gen_limits LIMITS = {.model = "m",
-                                      .vocab = 1000,
-                                      .context_tokens = 4096,
-                                      .defaults = {.temperature = 1, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1}};
+static const spl_gen_limits LIMITS = {
+    .model = "m",
+    .vocab = 1000,
+    .context_tokens = 4096,
+    .defaults = {.temperature = 1, .top_k = 20, .top_p = 0.95f, .repetition_penalty = 1}};
 
 static void check_fields(const spl_gen_fields *f) {
     const splash_sampling *s = &f->sampling;
-    check(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
+    check(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 &&
+          s->min_p <= 1);
     check(fabsf(s->presence_penalty) <= 2 && fabsf(s->frequency_penalty) <= 2);
     check(s->repetition_penalty > 0 && isfinite(s->repetition_penalty) && s->top_k >= -1);
     check(f->n_stop <= SPL_MAX_STOP && f->n_top_logprobs <= SPL_MAX_TOP_LOGPROBS && f->timeout_s >= 0);
@@ -99,12 +101,16 @@ static void read_path(const char *target) {
 
 static void read_headers(const char *text) {
     static const char *const origins[] = {"https://app.example"};
-    spl_access_rules rules = {.bind_host = "127.0.0.1", .allowed_origins = origins, .n_allowed_origins = 1, .api_key = "key"};
-    spl_access_headers h = {.host = "localhost", .origin = text, .authorization = text, .n_host = 1, .n_origin = 1, .n_authorization = 1};
+    spl_access_rules rules = {
+        .bind_host = "127.0.0.1", .allowed_origins = origins, .n_allowed_origins = 1, .api_key = "key"};
+    spl_access_headers h = {
+        .host = "localhost", .origin = text, .authorization = text, .n_host = 1, .n_origin = 1, .n_authorization = 1};
     spl_reject why = {0};
     const char *cors;
-    if (spl_access_origin(&rules, &h, &cors, &why)) check(!cors || strcmp(cors, origins[0]) == 0);
-    else check_reject(&why);
+    if (spl_access_origin(&rules, &h, &cors, &why))
+        check(!cors || strcmp(cors, origins[0]) == 0);
+    else
+        check_reject(&why);
     if (!spl_access_key(&rules, &h, &why)) check_reject(&why);
     h.host = text;
     h.n_origin = 0;

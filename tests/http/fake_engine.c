@@ -22,7 +22,8 @@
 
 enum { VOCAB = 262, N_LANES = 2, MAX_CALLS = 4, FIRST_SPECIAL = 256 };
 
-static const char *const SPECIAL[] = {"<|im_start|>", "<|im_end|>", "<tool_call>", "</think>", "<think>", "<|endoftext|>"};
+static const char *const SPECIAL[] = {"<|im_start|>", "<|im_end|>", "<tool_call>",
+                                      "</think>",     "<think>",    "<|endoftext|>"};
 
 typedef struct fake_event {
     struct fake_event *next;
@@ -69,14 +70,20 @@ static splash_status fake_fail(splash_error *err, splash_status code, const char
 
 splash_status splash_plan(const splash_options *options, splash_memory_plan *out, splash_error *err) {
     (void)options, (void)err;
-    *out = (splash_memory_plan){.weight_bytes = 1000, .kv_bytes = 200, .total_bytes = 1200, .limit_bytes = 5000, .kv_pages = 64, .max_lanes = N_LANES};
+    *out = (splash_memory_plan){.weight_bytes = 1000,
+                                .kv_bytes = 200,
+                                .total_bytes = 1200,
+                                .limit_bytes = 5000,
+                                .kv_pages = 64,
+                                .max_lanes = N_LANES};
     return SPLASH_OK;
 }
 
 splash_status splash_open(splash_engine **out, const splash_options *options, splash_error *err) {
     const char *delay = getenv("FAKE_OPEN_MS"); /* a slow load, to be interrupted */
     *out = NULL;
-    if (options->model && strstr(options->model, "broken")) return fake_fail(err, SPLASH_E_CORRUPT, "the package is broken; verify it");
+    if (options->model && strstr(options->model, "broken"))
+        return fake_fail(err, SPLASH_E_CORRUPT, "the package is broken; verify it");
     for (long i = 0; delay && i < atol(delay); i += 10) {
         struct timespec ten = {0, 10000000};
         (void)nanosleep(&ten, NULL);
@@ -140,15 +147,16 @@ void splash_close(splash_engine **engine) {
 }
 
 void splash_model_info_get(const splash_engine *engine, splash_model_info *out) {
-    *out = (splash_model_info){.name = "fake/model",
-                               .geometry = "fake",
-                               .cpu_tier = "none",
-                               .chat_template = "",
-                               .context_tokens = engine->context,
-                               .vocab = VOCAB,
-                               .n_threads = 1,
-                               .has_tokenizer = true,
-                               .defaults = {.temperature = 0.75f, .top_k = 20, .top_p = 0.9375f, .repetition_penalty = 1}};
+    *out =
+        (splash_model_info){.name = "fake/model",
+                            .geometry = "fake",
+                            .cpu_tier = "none",
+                            .chat_template = "",
+                            .context_tokens = engine->context,
+                            .vocab = VOCAB,
+                            .n_threads = 1,
+                            .has_tokenizer = true,
+                            .defaults = {.temperature = 0.75f, .top_k = 20, .top_p = 0.9375f, .repetition_penalty = 1}};
     (void)splash_plan(NULL, &out->plan, NULL);
 }
 
@@ -211,8 +219,8 @@ splash_status splash_detokenize(const splash_engine *engine, const uint32_t *tok
     return *text ? SPLASH_OK : fake_fail(err, SPLASH_E_NOMEM, "no memory");
 }
 
-splash_status splash_render_chat(const splash_engine *engine, const char *request_json, size_t n_json_bytes, char **text,
-                                 size_t *n_bytes, bool *thinking, splash_error *err) {
+splash_status splash_render_chat(const splash_engine *engine, const char *request_json, size_t n_json_bytes,
+                                 char **text, size_t *n_bytes, bool *thinking, splash_error *err) {
     json_error_t error;
     json_t *j = json_loadb(request_json, n_json_bytes, JSON_ALLOW_NUL, &error), *m;
     size_t i;
@@ -271,8 +279,10 @@ static void post(splash_engine *engine, fake_event *e) {
     e->ev.text = e->text;
     e->ev.arguments = e->arguments;
     (void)pthread_mutex_lock(&engine->lock);
-    if (engine->last) engine->last->next = e;
-    else engine->first = e;
+    if (engine->last)
+        engine->last->next = e;
+    else
+        engine->first = e;
     engine->last = e;
     (void)pthread_cond_broadcast(&engine->changed);
     (void)pthread_mutex_unlock(&engine->lock);
@@ -292,7 +302,8 @@ splash_status splash_next_event(splash_engine *engine, splash_event *ev, int64_t
     splash_request *over = NULL;
     *ev = (splash_event){0};
     (void)pthread_mutex_lock(&engine->lock);
-    if (engine->returned && (engine->returned->ev.kind == SPLASH_EVENT_DONE || engine->returned->ev.kind == SPLASH_EVENT_FAILED)) {
+    if (engine->returned &&
+        (engine->returned->ev.kind == SPLASH_EVENT_DONE || engine->returned->ev.kind == SPLASH_EVENT_FAILED)) {
         over = engine->returned->ev.request;
         splash_request **at = &engine->requests;
         while (*at && *at != over) at = &(*at)->next;
@@ -301,7 +312,8 @@ splash_status splash_next_event(splash_engine *engine, splash_event *ev, int64_t
     free_event(engine->returned);
     engine->returned = NULL;
     int rc = 0;
-    while (!engine->first && !engine->closing && rc == 0) rc = pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+    while (!engine->first && !engine->closing && rc == 0)
+        rc = pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
     fake_event *e = engine->first;
     bool closing = engine->closing;
     if (e) {
@@ -325,16 +337,26 @@ typedef struct fake_script {
 } fake_script;
 
 static void set_key(fake_script *s, const char *key, const char *value) {
-    if (strcmp(key, "prefill_ms") == 0) s->prefill_ms = atol(value);
-    else if (strcmp(key, "token_ms") == 0) s->token_ms = atol(value);
-    else if (strcmp(key, "n") == 0) s->n = atol(value);
-    else if (strcmp(key, "fail_after") == 0) s->fail_after = atol(value);
-    else if (strcmp(key, "cached") == 0) s->cached = atol(value);
-    else if (strcmp(key, "word") == 0) (void)snprintf(s->word, sizeof s->word, "%s", value);
-    else if (strcmp(key, "pad") == 0) memset(s->word, 'x', (size_t)atol(value) % sizeof s->word);
-    else if (strcmp(key, "think") == 0) (void)snprintf(s->think, sizeof s->think, "%s", value);
-    else if (strcmp(key, "fail") == 0) (void)snprintf(s->fail, sizeof s->fail, "%s", value);
-    else if (strcmp(key, "dump") == 0) s->dump = true;
+    if (strcmp(key, "prefill_ms") == 0)
+        s->prefill_ms = atol(value);
+    else if (strcmp(key, "token_ms") == 0)
+        s->token_ms = atol(value);
+    else if (strcmp(key, "n") == 0)
+        s->n = atol(value);
+    else if (strcmp(key, "fail_after") == 0)
+        s->fail_after = atol(value);
+    else if (strcmp(key, "cached") == 0)
+        s->cached = atol(value);
+    else if (strcmp(key, "word") == 0)
+        (void)snprintf(s->word, sizeof s->word, "%s", value);
+    else if (strcmp(key, "pad") == 0)
+        memset(s->word, 'x', (size_t)atol(value) % sizeof s->word);
+    else if (strcmp(key, "think") == 0)
+        (void)snprintf(s->think, sizeof s->think, "%s", value);
+    else if (strcmp(key, "fail") == 0)
+        (void)snprintf(s->fail, sizeof s->fail, "%s", value);
+    else if (strcmp(key, "dump") == 0)
+        s->dump = true;
     else if (strcmp(key, "call") == 0 && s->n_calls < MAX_CALLS)
         (void)snprintf(s->calls[s->n_calls++], sizeof s->calls[0], "%s", value);
 }
@@ -388,13 +410,13 @@ static char *dump_request(const splash_request *r) {
         (void)snprintf(key, sizeof key, "%u", r->prompt.logit_bias[i].token);
         (void)json_object_set_new(bias, key, json_real((double)r->prompt.logit_bias[i].bias));
     }
-    json_t *j = json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I}", "temperature", (double)s->temperature,
-                          "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "presence_penalty",
-                          (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
-                          "repetition_penalty", (double)s->repetition_penalty, "seed", seed, "max_new_tokens",
-                          (int)r->prompt.max_new_tokens, "ignore_eos", (int)r->prompt.ignore_eos, "chat",
-                          (int)r->prompt.chat, "thinking", (int)r->prompt.starts_in_reasoning, "tools", (int)r->tools, "stop",
-                          stop, "bias", bias, "n_prompt", (json_int_t)r->prompt.n_tokens);
+    json_t *j = json_pack(
+        "{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I}", "temperature", (double)s->temperature,
+        "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "presence_penalty",
+        (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty, "repetition_penalty",
+        (double)s->repetition_penalty, "seed", seed, "max_new_tokens", (int)r->prompt.max_new_tokens, "ignore_eos",
+        (int)r->prompt.ignore_eos, "chat", (int)r->prompt.chat, "thinking", (int)r->prompt.starts_in_reasoning, "tools",
+        (int)r->tools, "stop", stop, "bias", bias, "n_prompt", (json_int_t)r->prompt.n_tokens);
     char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(7));
     json_decref(j);
     return text;
@@ -443,7 +465,8 @@ static bool emit(splash_request *r, const fake_script *s, const char *text, spla
         if (r->prompt.logprobs) {
             e->ev.logprob = -0.5f - 0.125f * (float)(e->ev.token % 8);
             e->ev.n_top = r->prompt.n_top_logprobs;
-            for (uint32_t k = 0; k < e->ev.n_top; k++) e->top[k] = (splash_logprob){(e->ev.token + k) % 128, e->ev.logprob - (float)k};
+            for (uint32_t k = 0; k < e->ev.n_top; k++)
+                e->top[k] = (splash_logprob){(e->ev.token + k) % 128, e->ev.logprob - (float)k};
             e->ev.top = e->top;
         }
         post(r->engine, e);
@@ -512,8 +535,10 @@ static void count_end(splash_request *r, const fake_event *last) {
     t->draft_tokens_total += 7u * r->n_generated;
     t->draft_accepted_total += 3u * r->n_generated;
     t->decode_steps_total += r->n_generated;
-    if (last->ev.kind == SPLASH_EVENT_FAILED) t->requests_failed++;
-    else if (last->ev.finish == SPLASH_FINISH_CANCELLED) t->requests_cancelled++;
+    if (last->ev.kind == SPLASH_EVENT_FAILED)
+        t->requests_failed++;
+    else if (last->ev.finish == SPLASH_FINISH_CANCELLED)
+        t->requests_cancelled++;
     (void)pthread_mutex_unlock(&r->engine->lock);
 }
 
@@ -565,11 +590,12 @@ static void *request_main(void *arg) {
     fake_event *last = new_event(r, fails || (too_late(r) && !stopped(r)) ? SPLASH_EVENT_FAILED : SPLASH_EVENT_DONE);
     fill_usage(r, &s, &last->ev.usage);
     if (last->ev.kind == SPLASH_EVENT_FAILED)
-        (void)fake_fail(&last->ev.error, fails ? failure_code(s.fail) : SPLASH_E_TIMEOUT, fails ? "the fake engine failed as told" : "the request's time is over");
+        (void)fake_fail(&last->ev.error, fails ? failure_code(s.fail) : SPLASH_E_TIMEOUT,
+                        fails ? "the fake engine failed as told" : "the request's time is over");
     last->ev.finish = stopped(r) ? SPLASH_FINISH_CANCELLED
-                      : length  ? SPLASH_FINISH_LENGTH
-                      : calls   ? SPLASH_FINISH_TOOL_CALLS
-                                : SPLASH_FINISH_STOP;
+                      : length   ? SPLASH_FINISH_LENGTH
+                      : calls    ? SPLASH_FINISH_TOOL_CALLS
+                                 : SPLASH_FINISH_STOP;
     last->ev.stop_string = length ? NULL : r->stop_hit;
     count_end(r, last);
     post(r->engine, last);
@@ -651,7 +677,8 @@ splash_status splash_pack(const splash_pack_options *o, splash_error *err) {
         if (o->progress && o->progress(o->progress_user, "weights", i * 1000000, 20000000))
             return fake_fail(err, SPLASH_E_CANCELLED, "given up");
     }
-    if (mkdir(o->output, 0777) != 0 && errno != EEXIST) return fake_fail(err, SPLASH_E_IO, "cannot make the output folder");
+    if (mkdir(o->output, 0777) != 0 && errno != EEXIST)
+        return fake_fail(err, SPLASH_E_IO, "cannot make the output folder");
     (void)snprintf(path, sizeof path, "%s/fake.manifest", o->output);
     FILE *f = fopen(path, "w");
     if (!f) return fake_fail(err, SPLASH_E_IO, "cannot write the package");
@@ -662,15 +689,17 @@ splash_status splash_pack(const splash_pack_options *o, splash_error *err) {
 splash_status splash_verify(const char *path, bool (*progress)(void *, const char *, uint64_t, uint64_t), void *user,
                             splash_error *err) {
     if (progress && progress(user, "check", 1, 1)) return fake_fail(err, SPLASH_E_CANCELLED, "given up");
-    if (splash_folder_kind_of(path) != SPLASH_FOLDER_PACKAGE) return fake_fail(err, SPLASH_E_NOTFOUND, "the folder is no package");
+    if (splash_folder_kind_of(path) != SPLASH_FOLDER_PACKAGE)
+        return fake_fail(err, SPLASH_E_NOTFOUND, "the folder is no package");
     return SPLASH_OK;
 }
 
 splash_status splash_explain(const splash_explain_options *o, char **json, splash_error *err) {
     char text[512];
     (void)err;
-    (void)snprintf(text, sizeof text, "{\"model\":\"fake\",\"step_bytes\":16730000000,\"head_share\":0.0425,\"lanes\":%u,\"tau\":%.3f,"
-                                      "\"memory_plan\":{\"kv_bytes\":200},\"kernels\":[{\"op\":\"linear\",\"tier\":\"none\"}]}",
+    (void)snprintf(text, sizeof text,
+                   "{\"model\":\"fake\",\"step_bytes\":16730000000,\"head_share\":0.0425,\"lanes\":%u,\"tau\":%.3f,"
+                   "\"memory_plan\":{\"kv_bytes\":200},\"kernels\":[{\"op\":\"linear\",\"tier\":\"none\"}]}",
                    o->lanes, o->tau);
     *json = strdup(text);
     return *json ? SPLASH_OK : SPLASH_E_NOMEM;
