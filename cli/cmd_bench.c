@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * splash bench: one measurement as a table or as one JSON object. The text is made from the JSON alone. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
+
+#include "base/compiler.h"
+#include "bench/bench.h"
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/model_arg.h"
+
+enum { LABEL_WIDTH = 34, MAX_COLUMNS = 16, MAX_CELL_BYTES = 44 };
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* "step_seconds" -> "step seconds". */
+static void print_label(int indent, const char *key) {
+    char label[64];
+    (void)snprintf(label, sizeof label, "%s", key);
+    for (char *p = label; *p; p++)
+        if (*p == '_') *p = ' ';
+    int width = LABEL_WIDTH - indent;
+    (void)printf("%*s%-*s ", indent, "", width > 1 ? width : 1, label);
+}
+
+/* A value as a short text; line ends become spaces. */
+static void cell_text(const json_t *value, char out[MAX_CELL_BYTES]) {
+    if (json_is_integer(value)) {
+        (void)snprintf(out, MAX_CELL_BYTES, "%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        (void)snprintf(out, MAX_CELL_BYTES, "%.4g", json_real_value(value));
+    } else if (json_is_string(value)) {
+        (void)snprintf(out, MAX_CELL_BYTES, "%s", json_string_value(value));
+        for (char *p = out; *p; p++)
+            if ((unsigned char)*p < 0x20) *p = ' ';
+    } else {
+        (void)snprintf(out, MAX_CELL_BYTES, "%s", json_is_true(value) ? "yes" : json_is_false(value) ? "no" : "-");
+    }
+}
+
+/* Rows of equal members, one line each below their names. */
+static void print_table(const json_t *rows) {
+    size_t width[MAX_COLUMNS] = {0}, i, n = 0;
+    const char *names[MAX_COLUMNS], *key;
+    char text[MAX_CELL_BYTES];
+    json_t *row, *value;
+    json_object_foreach(json_array_get(rows, 0), key, value) {
+        if (n < MAX_COLUMNS) names[n++] = key;
+    }
+    for (size_t c = 0; c < n; c++) {
+        width[c] = strlen(names[c]);
+        json_array_foreach(rows, i, row) {
+            cell_text(json_object_get(row, names[c]), text);
+            if (strlen(text) > width[c]) width[c] = strlen(text);
+        }
+    }
+    for (size_t c = 0; c < n; c++) (void)printf("  %-*s", (int)width[c], names[c]);
+    (void)putchar('\n');
+    json_array_foreach(rows, i, row) {
+        for (size_t c = 0; c < n; c++) {
+            value = json_object_get(row, names[c]);
+            cell_text(value, text);
+            (void)printf(json_is_number(value) ? "  %*s" : "  %-*s", (int)width[c], text);
+        }
+        (void)putchar('\n');
+    }
+}
+
+/* The member "KEY_END", or NULL. */
+static const json_t *companion(const json_t *object, const char *key, const char *end) {
+    char name[96];
+    (void)snprintf(name, sizeof name, "%s_%s", key, end);
+    return json_object_get(object, name);
+}
+
+/* Whether "KEY_min" and the like is printed beside KEY. */
+static bool is_companion(const json_t *object, const char *key) {
+    static const char *const ends[] = {"_min", "_max", "_spread"};
+    char base[96];
+    size_t n = strlen(key);
+    for (size_t i = 0; i < SPL_COUNT(ends); i++) {
+        size_t m = strlen(ends[i]);
+        if (n <= m || strcmp(key + n - m, ends[i]) != 0) continue;
+        (void)snprintf(base, sizeof base, "%.*s", (int)(n - m), key);
+        if (json_is_number(json_object_get(object, base))) return true;
+    }
+    return false;
+}
+
+static void print_number(const json_t *object, const char *key, const json_t *value) {
+    char text[MAX_CELL_BYTES], low[MAX_CELL_BYTES], high[MAX_CELL_BYTES];
+    const json_t *min = companion(object, key, "min"), *max = companion(object, key, "max");
+    cell_text(value, text);
+    if (!min || !max) {
+        (void)puts(text);
+        return;
+    }
+    cell_text(min, low);
+    cell_text(max, high);
+    (void)printf("%-12s (%s to %s)\n", text, low, high);
+}
+
+static void print_object(const json_t *object, int indent) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) {
+        if (is_companion(object, key)) continue;
+        if (json_is_object(value)) {
+            print_label(indent, key);
+            (void)putchar('\n');
+            print_object(value, indent + 2);
+        } else if (json_is_array(value)) {
+            (void)putchar('\n');
+            print_label(indent, key);
+            (void)putchar('\n');
+            print_table(value);
+        } else if (json_is_string(value)) {
+            print_label(indent, key);
+            (void)puts(json_string_value(value));
+        } else {
+            print_label(indent, key);
+            print_number(object, key, value);
+        }
+    }
+}
+
+static int print_result(const json_t *result, bool json) {
+    if (!json) {
+        print_object(result, 0);
+        return SPL_EXIT_OK;
+    }
+    char *text = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    if (!text) {
+        (void)fprintf(stderr, "splash: no memory to print the result\n");
+        return SPL_EXIT_FAILURE;
+    }
+    (void)puts(text);
+    free(text);
+    return SPL_EXIT_OK;
+}
+
+static void show_progress(void *user, const char *line) {
+    (void)user;
+    (void)fprintf(stderr, "\r\033[K%s", line);
+    (void)fflush(stderr);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* Path of the running program, so that it can start itself as a server. */
+static const char *own_path(char out[PATH_MAX]) {
+#ifdef __APPLE__
+    uint32_t n = PATH_MAX;
+    return _NSGetExecutablePath(out, &n) == 0 ? out : NULL;
+#else
+    ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    if (n <= 0) return NULL;
+    out[n] = 0;
+    return out;
+#endif
+}
+
+static void usage_text(char *out, size_t out_bytes) {
+    int n =
+        snprintf(out, out_bytes, "Measures one thing and prints it with the machine's own limits beside it.\n\nkinds:");
+    for (uint32_t i = 0; spl_bench_kind_at(i) && n > 0 && (size_t)n < out_bytes; i++)
+        n += snprintf(out + n, out_bytes - (size_t)n, "\n  %-13s %s", spl_bench_kind_at(i)->name,
+                      spl_bench_kind_at(i)->about);
+}
+
+static int measure(const char *kind, spl_bench_options *o, spl_model_options *model, bool json) {
+    char path[PATH_MAX], *resolved = NULL;
+    spl_error err = {0};
+    json_t *result = NULL;
+    spl_status st = SPL_OK;
+    bool terminal = isatty(STDERR_FILENO) == 1;
+    if (spl_bench_kind_find(kind)->needs_model && !o->url) st = spl_model_resolve(model, &resolved, &err);
+    o->model = resolved;
+    o->program = own_path(path);
+    if (terminal) o->progress = show_progress;
+    if (st == SPL_OK) st = spl_bench_run(kind, o, &result, &err);
+    if (terminal) (void)fprintf(stderr, "\r\033[K");
+    int code = st == SPL_OK ? print_result(result, json) : SPL_EXIT_FAILURE;
+    if (st != SPL_OK) (void)fprintf(stderr, "splash: %s\n", err.text);
+    json_decref(result);
+    free(resolved);
+    return code;
+}
+
+int spl_cmd_bench(int argc, char **argv) {
+    char about[1024];
+    spl_bench_options o = {0};
+    spl_model_options m = {0};
+    const char *kind = NULL;
+    size_t n = 0;
+    bool json = false;
+    usage_text(about, sizeof about);
+    const spl_command_help help = {"splash bench KIND [options]", about};
+    const spl_option rows[] = {
+        {"json", 0, SPL_OPT_FLAG, &json, NULL, "one JSON object", NULL},
+        {"seconds", 0, SPL_OPT_DURATION, &o.seconds, "S", "step, prefill: time to measure for (default 2)", NULL},
+        {"draft", 0, SPL_OPT_FLAG, &o.draft, NULL, "step, prefill: with the draft (random weights: a random one)",
+         NULL},
+        {"rows", 0, SPL_OPT_U32, &o.rows, "N",
+         "step: rows per lane (default 8); accept: rows to verify (default: chosen)", NULL},
+        {"lanes", 0, SPL_OPT_U32, &o.lanes, "N", "step: lanes, 1 to 4 (default 1)", NULL},
+        {"context", 0, SPL_OPT_U32, &o.context_tokens, "TOKENS", "step: history of every lane (default 0)", NULL},
+        {"synthetic-acceptance", 0, SPL_OPT_NUMBER, &o.synthetic_tau, "TAU", "step: assume this acceptance length",
+         NULL},
+        {"tokens", 0, SPL_OPT_U32, &o.tokens, "N", "prefill: length of the prompt (default 512)", NULL},
+        {"prompts", 0, SPL_OPT_STRING, &o.prompts, "FILE",
+         "accept, nano-quality, serve: prompts, one JSON object a line", NULL},
+        {"limit", 0, SPL_OPT_U32, &o.n_prompts, "N", "only the first N prompts", NULL},
+        {"raw", 0, SPL_OPT_FLAG, &o.raw, NULL, "accept: complete the prompts as they are, no chat template", NULL},
+        {"max-tokens", 'n', SPL_OPT_U32, &o.max_tokens, "N", "accept, nano-quality, serve: longest answer", NULL},
+        {"repeat", 0, SPL_OPT_U32, &o.repeat, "N", "accept: passes of each side, 1 (A B) or 2 (A B B A, default)",
+         NULL},
+        {"temperature", 0, SPL_OPT_NUMBER, &o.temperature, "T", "accept, serve: 0 is greedy (default)", NULL},
+        {"concurrency", 'c', SPL_OPT_U32, &o.concurrency, "N", "serve: requests in flight (default 1)", NULL},
+        {"requests", 0, SPL_OPT_U32, &o.n_requests, "N", "serve: requests in all (default 4 per place in flight)",
+         NULL},
+        {"url", 0, SPL_OPT_STRING, &o.url, "URL", "serve: a running server (default: one is started)", NULL},
+        {"model", 'm', SPL_OPT_STRING, &m.model, "M", "package or checkpoint folder, or a geometry id (default: nano)",
+         NULL},
+        {"random-weights", 0, SPL_OPT_FLAG, &m.random_weights, NULL, "generated weights; M is a geometry id", NULL},
+        {"layers", 0, SPL_OPT_U32, &o.n_layers, "N", "only the first N layers of random weights", NULL},
+        {"max-context", 0, SPL_OPT_U32, &o.max_context, "TOKENS", "accept, nano-quality, serve: context window", NULL},
+        {"threads", 't', SPL_OPT_U32, &o.n_threads, "N", "worker threads (default: one per core)", NULL},
+        {"cpu", 0, SPL_OPT_STRING, &o.cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},
+        {"max-memory", 0, SPL_OPT_SIZE, &o.memory_limit_bytes, "SIZE", "memory limit (default: 85 % of what is free)",
+         NULL},
+        {0}};
+    int code = spl_parse_args(argc, argv, &help, rows, NULL, &kind, 1, &n);
+    if (code >= 0) return code;
+    if (n != 1) return spl_usage_error(&help, "say what to measure");
+    if (!spl_bench_kind_find(kind)) return spl_usage_error(&help, "there is no benchmark '%s'", kind);
+    if (strcmp(kind, "accept") == 0 && !o.prompts) return spl_usage_error(&help, "accept needs --prompts FILE");
+    if (o.n_layers && !m.random_weights) return spl_usage_error(&help, "--layers works with --random-weights only");
+    o.random_weights = m.random_weights;
+    return measure(kind, &o, &m, json);
+}
