@@ -4,7 +4,7 @@
  * accumulators, two code registers, scale and bias fit in 32 registers; 16 rows would not.
  *
  * Streaming: hardware prefetchers idle while the core computes, so every tile asks for the one 4 tiles ahead
- * (L1) and for the lines 64 KiB ahead (L2); numbers in docs/MATH.md and bench/EXPERIMENTS.tsv. */
+ * (L1) and for the lines 64 KiB ahead (L2); numbers in bench/EXPERIMENTS.tsv. */
 #ifndef SPL_KERNELS_LINEAR_AVX512_H
 #define SPL_KERNELS_LINEAR_AVX512_H
 
