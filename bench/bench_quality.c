@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the small model can do, greedily, on fixed prompts: Python that parses and sums that are right.
- * Rules. A raw completion is cut at the first line that leaves the definition: one that starts in the first column
- * with anything but a comment or a closing bracket (as HumanEval-style scoring cuts at "\ndef", "\nclass",
- * "\nprint"). From a chat answer the first fenced block counts, or the whole answer when there is none. Code counts
- * when Python parses it and it defines a function or class whose body is more than a docstring. A sum counts
- * when the last integer of the answer is the expected one. Reasoning never counts. */
+ * What the small model can do, greedily, on fixed prompts: Python that parses and sums that are right. The
+ * rules are in bench_quality.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -16,6 +12,7 @@
 
 #include "base/file_map.h"
 #include "bench/bench_generate.h"
+#include "bench/bench_quality.h"
 
 enum { DEFAULT_MAX_TOKENS = 220, CONTEXT_TOKENS = 1024, SHOWN_BYTES = 4000 };
 
@@ -46,8 +43,7 @@ static spl_status source_file(const char *source, size_t n_bytes, FILE **out, sp
     return st;
 }
 
-/* *good: python3 parses the source and it defines something with a body. */
-static spl_status python_parses(const char *source, size_t n_bytes, bool *good, spl_error *err) {
+spl_status spl_quality_parses(const char *source, size_t n_bytes, bool *good, spl_error *err) {
     char *const argv[] = {(char *)(uintptr_t) "python3", (char *)(uintptr_t) "-I", (char *)(uintptr_t) "-c",
                           (char *)(uintptr_t)CHECKER, NULL};
     posix_spawn_file_actions_t actions;
@@ -74,8 +70,7 @@ static spl_status python_parses(const char *source, size_t n_bytes, bool *good, 
     return SPL_OK;
 }
 
-/* Bytes of a completion up to the first line that leaves the definition. The completion starts on a new line. */
-static size_t cut_completion(const char *text, size_t n_bytes) {
+size_t spl_quality_cut(const char *text, size_t n_bytes) {
     for (size_t at = 0; at < n_bytes;) {
         if (!strchr(" \t\r\n#)]}", text[at])) return at;
         const char *end = memchr(text + at, '\n', n_bytes - at);
@@ -85,8 +80,7 @@ static size_t cut_completion(const char *text, size_t n_bytes) {
     return n_bytes;
 }
 
-/* The first fenced block of an answer, or all of it. */
-static const char *find_code(const char *answer, size_t *n_bytes) {
+const char *spl_quality_code(const char *answer, size_t *n_bytes) {
     const char *open = strstr(answer, "```"), *begin = open ? strchr(open, '\n') : NULL;
     if (!begin) {
         *n_bytes = strlen(answer);
@@ -101,8 +95,7 @@ static const char *find_code(const char *answer, size_t *n_bytes) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Whether the last integer of the text is `wanted`. */
-static bool last_integer_is(const char *text, const char *wanted) {
+bool spl_quality_last_integer_is(const char *text, const char *wanted) {
     const char *last = NULL;
     for (const char *at = text; *at; at++) {
         if (!is_digit(*at) || (at > text && is_digit(at[-1]))) continue;
@@ -128,13 +121,13 @@ static spl_status judge_code(const spl_bench_prompt *p, bool raw, const char *an
     size_t n_bytes;
     spl_buf source;
     if (!raw) {
-        const char *code = find_code(answer, &n_bytes);
-        return python_parses(code, n_bytes, good, err);
+        const char *code = spl_quality_code(answer, &n_bytes);
+        return spl_quality_parses(code, n_bytes, good, err);
     }
     spl_buf_init(&source, SIZE_MAX / 2);
     (void)spl_buf_puts(&source, p->turns[0]);
-    spl_status st = spl_buf_append(&source, answer, cut_completion(answer, strlen(answer)));
-    st = st == SPL_OK ? python_parses(source.data, source.n_bytes, good, err)
+    spl_status st = spl_buf_append(&source, answer, spl_quality_cut(answer, strlen(answer)));
+    st = st == SPL_OK ? spl_quality_parses(source.data, source.n_bytes, good, err)
                       : spl_fail(err, st, "no memory for a completion");
     spl_buf_free(&source);
     return st;
@@ -179,7 +172,7 @@ static spl_status run_prompt(session *s, const spl_bench_prompt *p, spl_error *e
                                   err);
     const char *text = a.content.data ? a.content.data : "";
     if (st == SPL_OK && code) st = judge_code(p, raw, text, &good, err);
-    if (st == SPL_OK && !code) good = last_integer_is(text, p->answer);
+    if (st == SPL_OK && !code) good = spl_quality_last_integer_is(text, p->answer);
     if (st == SPL_OK) st = add_row(s, p, &a, good, raw ? &s->completion : code ? &s->chat : &s->sum, err);
     spl_bench_answer_free(&a);
     spl_bench_input_free(&in);
@@ -234,7 +227,7 @@ spl_status spl_bench_quality(const spl_bench_options *o, json_t **out, spl_error
     spl_status st = find_prompts(o, &path, err);
     if (st == SPL_OK) st = spl_bench_prompts_read(&prompts, path, o->n_prompts, err);
     static const char sound[] = "def f():\n    return 1\n";
-    if (st == SPL_OK) st = python_parses(sound, sizeof sound - 1, &works, err); /* before any work is done */
+    if (st == SPL_OK) st = spl_quality_parses(sound, sizeof sound - 1, &works, err); /* before any work is done */
     if (st == SPL_OK && !works) st = spl_fail(err, SPL_E_INTERNAL, "python3 does not parse a simple function");
     if (st == SPL_OK) st = spl_bench_engine(&s.engine, o, false, o->max_context ? o->max_context : CONTEXT_TOKENS, err);
     for (uint32_t i = 0; i < prompts.n && st == SPL_OK; i++) {
