@@ -5,6 +5,7 @@
 #include <microhttpd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "server/core.h"
@@ -21,6 +22,12 @@ static void unlock_and_resume(spl_exchange *x, bool wake) {
     struct MHD_Connection *connection = wake ? take_parked(x) : NULL;
     (void)pthread_mutex_unlock(&x->lock);
     if (connection) MHD_resume_connection(connection);
+}
+
+/* Call with x->lock held, which keeps the descriptor open. The HTTP thread may be waiting for the peer to read: this
+ * wakes it, and it closes the connection. */
+static void hang_up(const spl_exchange *x) {
+    if (x->fd >= 0) (void)shutdown(x->fd, SHUT_RDWR);
 }
 
 char *spl_json_text(const json_t *value) {
@@ -107,6 +114,7 @@ void spl_exchange_stream_write(spl_exchange *x, const char *bytes, size_t n_byte
         if (x->out.n_bytes + n_bytes > SPL_STREAM_BUFFER_BYTES || spl_buf_append(&x->out, bytes, n_bytes) != SPL_OK) {
             x->gone = x->cancel_wanted = true;
             spl_buf_free(&x->out);
+            hang_up(x);
         }
     }
     unlock_and_resume(x, true);
@@ -154,6 +162,7 @@ void spl_exchange_abandon(spl_exchange *x) {
     (void)pthread_mutex_lock(&x->lock);
     x->gone = true;
     if (!x->engine_done) x->cancel_wanted = true;
+    hang_up(x);
     unlock_and_resume(x, true);
 }
 

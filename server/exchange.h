@@ -69,7 +69,7 @@ struct spl_exchange {
     pthread_mutex_t lock;
     struct MHD_Connection *connection; /* NULL once the HTTP side is done */
     int fd;
-    bool watched;   /* the body is complete: a closed socket means the client left */
+    bool watched;   /* there is work behind it: a closed socket means the client left */
     bool parked;    /* the connection is suspended and nobody has resumed it */
     bool gone;      /* the client left: no more output */
     bool ready;     /* status and headers may go out */

@@ -297,6 +297,11 @@ static enum MHD_Result on_head(spl_exchange *x, struct MHD_Connection *connectio
             !spl_reject_field(&x->early, "exactly one Content-Length or one Transfer-Encoding header is allowed");
     else
         x->has_early = !check_head(x, &h, &x->early);
+    /* libmicrohttpd's epoll loop misses a FIN that comes together with the last bytes it reads: an upload broken off
+     * would keep its place until the idle timeout. So it is watched from here on. */
+    (void)pthread_mutex_lock(&x->lock);
+    x->watched = !x->has_early && x->route && x->route->kind != SPL_ROUTE_INLINE;
+    (void)pthread_mutex_unlock(&x->lock);
     double seconds = IDLE_SECONDS + (double)x->content_length / UPLOAD_BYTES_PER_SECOND;
     x->upload_deadline_ns = x->arrival_ns + (uint64_t)(seconds * 1e9);
     if (x->has_early && (ambiguous || (h.expect && strcasecmp(h.expect, "100-continue") == 0))) {
@@ -333,9 +338,6 @@ static enum MHD_Result on_upload(spl_exchange *x, const char *bytes, size_t n_by
 static enum MHD_Result on_complete(spl_exchange *x, struct MHD_Connection *connection) {
     if (!x->dispatched) {
         x->dispatched = true;
-        (void)pthread_mutex_lock(&x->lock);
-        x->watched = true;
-        (void)pthread_mutex_unlock(&x->lock);
         if (!x->has_early && x->route && x->route->kind != SPL_ROUTE_INLINE && x->upload.n_bytes == 0)
             x->has_early = !spl_reject_field(&x->early, "the request body is empty");
         if (x->has_early) {

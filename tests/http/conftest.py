@@ -33,7 +33,7 @@ class Server:
             [program, "serve", "--port", "0", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment, cwd=cwd)
         line = self.process.stdout.readline()
-        match = re.fullmatch(r"Ready · (\S+) · context (\S+) · http://\S+:(\d+)\n", line)
+        match = re.fullmatch(r"Ready · (.+) · context (\S+) · http://\S+:(\d+)\n", line)
         if not match:
             self.process.kill()
             raise RuntimeError(f"not ready: {line!r} {self.process.stderr.read()!r}")
