@@ -198,6 +198,21 @@ def test_chat_on_a_terminal(fake_model):
     assert t.wait() == 0
 
 
+def test_interrupt_while_typing(fake_model):
+    t = Terminal("chat", "-m", fake_model)
+    t.until("> ")
+    t.send("half a thou")
+    t.until("half a thou")
+    t.send("\x03")
+    t.until("> ")
+    t.send("[[dump]]\r")
+    t.until('"n_prompt":')
+    n = int(re.match(r"(\d+)", (t.until("tok/s"), t.before)[1])[1])
+    t.send("\x04")
+    assert t.wait() == 0
+    assert n == json.loads(run("chat", "-m", fake_model, stdin="[[dump]]\n").stdout)["n_prompt"]
+
+
 def test_paste_is_one_message(fake_model):
     t = Terminal("chat", "-m", fake_model)
     t.until("> ")

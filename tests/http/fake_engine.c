@@ -111,6 +111,7 @@ static void free_event(fake_event *e) {
 static void free_request(splash_request *r) {
     if (!r->joined) (void)pthread_join(r->thread, NULL);
     for (size_t i = 0; i < r->prompt.n_stop; i++) free(r->stop[i]);
+    free((void *)(uintptr_t)r->prompt.logit_bias);
     free(r->text);
     free(r);
 }
