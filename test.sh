@@ -10,7 +10,7 @@ export SPLASH_REAL="$PWD/build/splash" # the suites that can, run on the real en
 
 c_parts="lint build unit kernels toy clang asan fuzz tsan neon torture"
 # Python suites of these names must exist; others are found by wildcard.
-suites="explain text pack parity cli http"
+suites="explain launcher text pack parity cli http"
 for folder in tests/*/; do
     name=$(basename "$folder")
     case " $suites " in *" $name "*) continue ;; esac
