@@ -473,18 +473,36 @@ static void walk(void *arg, uint32_t member) {
     }
 }
 
+/* Rows, what is pending, and the memory that both need. */
+static bool sound_segment(const spl_segment *seg) {
+    bool deferred = seg->n_commit < seg->n_rows, pends = deferred || seg->n_pending > 0;
+    return seg->n_rows > 0 && seg->n_commit <= seg->n_rows && seg->page_table && seg->cell &&
+           seg->position <= UINT32_MAX - seg->n_rows && seg->n_pending <= SPL_BLOCK_ROWS &&
+           seg->n_pending <= seg->position && (!deferred || (seg->n_commit == 0 && seg->n_rows <= SPL_BLOCK_ROWS)) &&
+           (!pends || (seg->pending && seg->pending->half <= 1));
+}
+
+static bool sound_lane(const spl_step *s, const spl_segment *seg, const spl_decode_lane *lane) {
+    bool rings = lane->drafts || lane->n_context > 0;
+    for (uint32_t i = 0; !lane->drafts && i + 1 < seg->n_rows && i < SPL_MAX_PROPOSALS; i++) {
+        const spl_proposal *p = &lane->proposals[i];
+        if (p->n_q > SPL_MAX_CANDIDATES || (p->n_q > 0 && !(p->ids && p->q))) return false;
+    }
+    return seg->n_rows <= SPL_BLOCK_ROWS && lane->n_context <= SPL_BLOCK_ROWS && lane->n_context <= seg->position &&
+           (lane->context || lane->n_context == 0) && (!rings || ((s->lists[1].parts & SPL_LIST_DRAFT) && seg->ring)) &&
+           lane->sampling && (lane->bias || lane->n_bias == 0) && lane->limits.max_retained >= 1 &&
+           lane->limits.max_retained <= seg->n_rows && (lane->limits.stop_tokens || lane->limits.n_stop_tokens == 0);
+}
+
 static spl_status check_segment(const spl_step *s, const spl_batch *b, uint32_t index, spl_error *err) {
     const spl_segment *seg = &b->segments[index];
-    const spl_decode_lane *lane = b->lanes ? &b->lanes[index] : NULL;
-    bool deferred = seg->n_commit < seg->n_rows;
-    bool sound = seg->n_rows > 0 && seg->n_commit <= seg->n_rows && seg->n_pending <= SPL_BLOCK_ROWS &&
-                 (!deferred || (seg->n_commit == 0 && seg->n_rows <= SPL_BLOCK_ROWS)) &&
-                 (!(deferred || seg->n_pending > 0) || seg->pending);
-    if (lane && sound)
-        sound = seg->n_rows <= SPL_BLOCK_ROWS && lane->n_context <= SPL_BLOCK_ROWS &&
-                lane->n_context <= seg->position &&
-                (!(lane->drafts || lane->n_context > 0) ||
-                 ((s->lists[1].parts & SPL_LIST_DRAFT) && seg->ring && (lane->context || lane->n_context == 0)));
+    bool sound = sound_segment(seg);
+    if (b->lanes) {
+        sound = sound && sound_lane(s, seg, &b->lanes[index]);
+    } else if (s->lists[0].parts & SPL_LIST_CONTEXT) {
+        /* Context rows are the captured rows of the arena, one for one. */
+        sound = sound && !(seg->ring && seg->features) && !seg->ring == !b->segments[0].ring;
+    }
     return sound ? SPL_OK : spl_fail(err, SPL_E_INVALID, "segment %u of the batch is inconsistent", index);
 }
 

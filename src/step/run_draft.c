@@ -110,6 +110,9 @@ static void run_store(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     const spl_draft_geometry *d = s->g->draft;
     for (uint32_t i = begin; i < end; i++) {
         const spl_context_row *c = &s->context[i];
+        /* In a run longer than the window the last row of a slot keeps it, whoever writes first. */
+        uint32_t later = i + d->window_tokens;
+        if (later < s->n_context_rows && s->context[later].ring == c->ring) continue;
         const float *k = spl_rows_at(s, op->in) + (size_t)(s->n_block_rows + i) * qkv_width(d) + q_width(d);
         const float *v = k + d->n_kv_heads * d->head_dim;
         uint16_t *ring = ring_layer(d, c->ring, op->layer);

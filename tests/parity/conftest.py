@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared parts of the parity suites: random packages of every test shape, and the engine run on them.
 
-SPLASH_BUILD names the build folder (default: build). logits_tool in it is made when it is missing or old."""
+SPLASH_BUILD names the build folder (default: build). The tools in it are made when they are missing or old."""
 
 import os
 import subprocess
@@ -18,11 +18,12 @@ sys.path.insert(0, str(HERE))
 import torch  # noqa: E402
 
 import checkpoint  # noqa: E402
+import drafts  # noqa: E402
 import reference  # noqa: E402
 import shapes  # noqa: E402
 from package import Package  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # small matrices: a second thread costs more than it brings
 
 
 class Engine:
@@ -73,15 +74,37 @@ class Model:
         return np.random.default_rng(seed).integers(0, self.config["vocab_size"], n)
 
 
-@pytest.fixture(scope="session")
-def engine(tmp_path_factory):
+def _program(name):
     build = os.environ.get("SPLASH_BUILD", "build")
-    target = f"{build}/tests/parity/logits_tool"
+    target = f"{build}/tests/parity/{name}"
     made = subprocess.run(
         ["make", "-s", f"BUILD={build}", target], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, f"make {target} failed:\n{made.stdout}{made.stderr}"
-    return Engine(ROOT / target, tmp_path_factory.mktemp("engine"))
+    return ROOT / target
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory):
+    return Engine(_program("logits_tool"), tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="session")
+def drafter(tmp_path_factory):
+    return drafts.Drafter(_program("draft_tool"), tmp_path_factory.mktemp("drafter"))
+
+
+@pytest.fixture(scope="session")
+def drafted(drafter, tmp_path_factory):
+    """drafted(shape) gives the same drafts.Model on every call."""
+    made = {}
+
+    def get(shape):
+        if shape not in made:
+            made[shape] = drafts.Model(drafter, tmp_path_factory.mktemp(f"{shape}-drafted"), shape)
+        return made[shape]
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -65,10 +65,9 @@ class Package:
         self.folder = Path(folder)
         self.manifest = json.loads((self.folder / "manifest.json").read_text())
         self.geometry = self.manifest["geometry"]
-        self.data = {"target.bin": (self.folder / "target.bin").read_bytes()}
-        self.tensors = {
-            t["name"]: _tensor(t, self.data[t["file"]]) for t in self.manifest["tensors"] if t["file"] == "target.bin"
-        }
+        files = {t["file"] for t in self.manifest["tensors"]}
+        self.data = {name: (self.folder / name).read_bytes() for name in files}
+        self.tensors = {t["name"]: _tensor(t, self.data[t["file"]]) for t in self.manifest["tensors"]}
 
     def published(self, config):
         """fp32 arrays under the names of the published text model ("model.layers.0...", "lm_head.weight").
@@ -91,6 +90,46 @@ class Package:
             part["mlp.down_proj.weight"] = t["down"]
             out.update({f"model.layers.{layer}.{name}": value for name, value in part.items()})
         return out
+
+    def published_draft(self):
+        """fp32 arrays under the names of a published DFlash 2 checkpoint."""
+        d = self.geometry["draft"]
+        t = self.tensors
+        out = {
+            "fc.weight": t["draft.context"],
+            "hidden_norm.weight": t["draft.hidden_norm"].reshape(-1),
+            "norm.weight": t["draft.final_norm"].reshape(-1),
+            "candidate_selector.hidden_projection.weight": t["draft.selector"],
+            "candidate_selector.predecessor_codebook": t["draft.predecessor"],
+            "candidate_selector.successor_codebook": t["draft.successor"],
+        }
+        for layer in range(d["n_layers"]):
+            part = {n.split(".")[-1]: v for n, v in t.items() if n.startswith(f"draft.layers.{layer}.")}
+            out.update({f"layers.{layer}.{name}": value for name, value in _draft_layer(part, d).items()})
+        return out
+
+
+def _draft_layer(t, d):
+    q, kv = d["n_q_heads"] * d["head_dim"], d["n_kv_heads"] * d["head_dim"]
+    base = (2, d["conv_taps"], d["hidden"])
+    pairs = t["gate_up"].reshape(-1, 2, TILE_ROWS, d["hidden"])
+    return {
+        "input_layernorm.weight": t["input_norm"].reshape(-1),
+        "post_attention_layernorm.weight": t["post_norm"].reshape(-1),
+        "attention_conv.base_kernel": t["attn_conv_base"].reshape(base),
+        "attention_conv.kernel_projection.weight": t["attn_conv_proj"],
+        "mlp_conv.base_kernel": t["ffn_conv_base"].reshape(base),
+        "mlp_conv.kernel_projection.weight": t["ffn_conv_proj"],
+        "self_attn.q_proj.weight": t["qkv"][:q],
+        "self_attn.k_proj.weight": t["qkv"][q : q + kv],
+        "self_attn.v_proj.weight": t["qkv"][q + kv : q + 2 * kv],
+        "self_attn.q_norm.weight": t["q_norm"].reshape(-1),
+        "self_attn.k_norm.weight": t["k_norm"].reshape(-1),
+        "self_attn.o_proj.weight": t["attn_out"],
+        "mlp.gate_proj.weight": pairs[:, 0].reshape(d["ffn_width"], -1),
+        "mlp.up_proj.weight": pairs[:, 1].reshape(d["ffn_width"], -1),
+        "mlp.down_proj.weight": t["down"],
+    }
 
 
 def _attention(t, c):
