@@ -23,7 +23,7 @@ typedef struct spl_bench_options {
     uint32_t rows;               /* step: rows per lane, 1 to 8 (0: 8); accept: rows verified when there are
                                     proposals (0: the engine's choice) */
     uint32_t lanes;              /* step: 1 to 4 */
-    uint32_t context_tokens;     /* step: history every lane attends to */
+    uint32_t context_tokens;     /* step: history every lane attends to; 8 at least */
     uint32_t max_context;        /* accept, nano-quality, serve: context window; 0: what the prompts need */
     double synthetic_tau;        /* step: acceptance length assumed, 1 to rows; 0: what the run accepts */
     uint32_t tokens;             /* prefill: prompt length; 0: 512 */

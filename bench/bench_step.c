@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One decode step, over and over at the same context: draft, verify, accept and the deferred commit, as the
- * engine dispatches it but with nothing around it. The step does not care which proposals stand, so a
- * pattern with a chosen mean may stand in for a real draft's acceptance (synthetic_tau). */
+ * engine dispatches it but with nothing around it. The rows that the step before retained belong to the history,
+ * which therefore has 8 tokens at least. The step does not care which proposals stand, so a pattern with a
+ * chosen mean may stand in for a real draft's acceptance (synthetic_tau). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ enum { WARM_STEPS = 3, MIN_STEPS = 5, MAX_STEPS = 2000, STAGE_STEPS = 4 };
 /* Settings, and what the runs came to. */
 typedef struct measured {
     const spl_bench_options *o;
-    uint32_t rows, lanes;
+    uint32_t rows, lanes, context;
     uint64_t n_steps, n_retained, n_context; /* sums over measured steps and lanes */
     double owed;                             /* synthetic acceptance not yet handed out */
     spl_samples seconds;
@@ -39,7 +40,7 @@ static void prepare(spl_rig *r, const measured *m, uint32_t i, spl_segment *seg,
     spl_decode_lane *d = &r->decode[i];
     *seg = (spl_segment){.row_begin = i * m->rows,
                          .n_rows = m->rows,
-                         .position = m->o->context_tokens,
+                         .position = m->context,
                          .page_table = lane->pages.ids,
                          .cell = lane->cell,
                          .pending = &lane->pending,
@@ -57,7 +58,7 @@ static void prepare(spl_rig *r, const measured *m, uint32_t i, spl_segment *seg,
     }
     if (!r->drafts) return;
     d->context = lane->features;
-    d->n_context = lane->n_retained < seg->position ? lane->n_retained : seg->position;
+    d->n_context = lane->n_retained;
 }
 
 /* Rows that stand: what was accepted, or the next of a pattern whose mean is synthetic_tau. */
@@ -123,14 +124,14 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     const spl_op_list *list = spl_step_decode_list(r->step);
     uint32_t n_rows = m->rows * m->lanes;
     uint32_t n_context = (uint32_t)lround((double)m->n_context / (double)m->n_steps);
-    uint64_t bytes = spl_op_list_step_bytes(list, m->lanes, m->o->context_tokens);
+    uint64_t bytes = spl_op_list_step_bytes(list, m->lanes, m->context);
     uint64_t macs = spl_op_list_step_macs(list, n_rows, n_rows, n_context);
     double seconds = spl_samples_median(&m->seconds), roof = spl_roof_seconds(rates, bytes, macs);
     double tau = (double)m->n_retained / (double)(m->n_steps * m->lanes);
     spl_rig_put(j, r);
     spl_put_u64(j, "rows", m->rows);
     spl_put_u64(j, "lanes", m->lanes);
-    spl_put_u64(j, "context_tokens", m->o->context_tokens);
+    spl_put_u64(j, "context_tokens", m->context);
     spl_put_u64(j, "steps", m->n_steps);
     spl_put_samples(j, "step_seconds", &m->seconds);
     spl_put_u64(j, "step_bytes", bytes);
@@ -142,8 +143,7 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     spl_put_text(j, "tau_source", m->o->synthetic_tau != 0 ? "synthetic" : "accepted");
     spl_put_real(j, "tokens_per_second", seconds > 0 ? tau * m->lanes / seconds : 0);
     spl_put_real(j, "roof_tokens_per_second", tau * m->lanes / roof);
-    spl_put(j, "stages",
-            spl_rig_stages(list, op_ns, STAGE_STEPS, m->lanes, m->o->context_tokens, n_rows, n_rows, n_context));
+    spl_put(j, "stages", spl_rig_stages(list, op_ns, STAGE_STEPS, m->lanes, m->context, n_rows, n_rows, n_context));
 }
 
 spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *err) {
@@ -152,12 +152,15 @@ spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *e
     spl_rig rig;
     spl_bench_rates rates = {0};
     spl_bench_json j = {0};
-    measured m = {.o = o, .rows = o->rows ? o->rows : SPL_BLOCK_ROWS, .lanes = o->lanes ? o->lanes : 1};
+    measured m = {.o = o,
+                  .rows = o->rows ? o->rows : SPL_BLOCK_ROWS,
+                  .lanes = o->lanes ? o->lanes : 1,
+                  .context = o->context_tokens < SPL_BLOCK_ROWS ? SPL_BLOCK_ROWS : o->context_tokens};
     uint64_t *op_ns = NULL;
-    st = spl_rig_open(&rig, o, m.lanes, o->context_tokens, err);
+    st = spl_rig_open(&rig, o, m.lanes, m.context, err);
     if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
     if (st == SPL_OK) {
-        spl_bench_say(o, "steps of %u rows in %u lanes at context %u", m.rows, m.lanes, o->context_tokens);
+        spl_bench_say(o, "steps of %u rows in %u lanes at context %u", m.rows, m.lanes, m.context);
         op_ns = calloc(spl_step_decode_list(rig.step)->n_ops, sizeof *op_ns);
         st = op_ns ? measure(&rig, &m, op_ns, err) : spl_fail(err, SPL_E_NOMEM, "no memory for the times of the ops");
     }

@@ -87,6 +87,7 @@ def test_step(options):
     check_stages(r, r["step_bytes"], r["step_macs"])
     assert r["draft"] == ("--draft" in options)
     assert r["steps"] >= 5
+    assert r["context_tokens"] == max([8] + [int(b) for a, b in zip(options, options[1:]) if a == "--context"])
     assert 1 <= r["tau"] <= r["rows"]
     assert r["tau_source"] == "accepted"
     assert r["tokens_per_second"] == pytest.approx(r["tau"] * r["lanes"] / r["step_seconds"], rel=1e-6)
