@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * /health, /ready, /v1/models, /status, /metrics. Everything here answers from numbers at hand: none of it waits for
  * the engine. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,6 +10,16 @@
 #include "server/routes.h"
 
 static bool is_ready(const spl_exchange *x) { return !atomic_load(&x->server->draining); }
+
+/* For people with a browser and agents that look whether anybody is there. */
+void spl_route_index(spl_exchange *x) {
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "Splash serves %.200s.\n\nPOST /v1/chat/completions\nPOST /v1/completions\nPOST /v1/messages\n"
+                     "GET  /v1/models\nGET  /status\nGET  /metrics\n",
+                     x->server->access.api_key ? "a model" : x->server->reply_model); /* names are behind the key */
+    spl_exchange_reply(x, 200, "text/plain; charset=utf-8", text, (size_t)n);
+}
 
 /* Routers probe this: 200 only while new work is taken. */
 void spl_route_health(spl_exchange *x) {

@@ -20,6 +20,7 @@ static const spl_route ROUTES[] = {
     {"GET", "/metrics", false, false, SPL_ROUTE_INLINE, spl_route_metrics},
     {"GET", "/health", false, true, SPL_ROUTE_INLINE, spl_route_health},
     {"GET", "/ready", false, true, SPL_ROUTE_INLINE, spl_route_ready},
+    {"GET", "/", false, true, SPL_ROUTE_INLINE, spl_route_index},
 };
 
 const spl_route *spl_route_find(const char *method, const char *path) {

@@ -17,6 +17,7 @@ void spl_route_tokenize(spl_exchange *x);
 void spl_route_detokenize(spl_exchange *x);
 void spl_route_apply_template(spl_exchange *x);
 /* route_info.c: answered on the HTTP thread */
+void spl_route_index(spl_exchange *x);
 void spl_route_health(spl_exchange *x);
 void spl_route_ready(spl_exchange *x);
 void spl_route_models(spl_exchange *x);

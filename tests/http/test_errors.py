@@ -160,6 +160,11 @@ def test_malformed_json(http, body):
     error_of(http.post(CHAT, content=body, headers={"content-type": "application/json"}), 400)
 
 
+def test_nesting_of_129_is_not(http):
+    body = '{"messages":[{"role":"user","content":"x"}],"a":' + "[" * 128 + "]" * 128 + "}"
+    assert "nests deeper" in error_of(http.post(CHAT, content=body, headers={"content-type": "application/json"}), 400)
+
+
 def test_nesting_of_128_is_in_order(http):
     body = '{"messages":[{"role":"user","content":"x"}],"a":' + "[" * 127 + "]" * 127 + "}"
     assert http.post(CHAT, content=body, headers={"content-type": "application/json"}).status_code == 200
@@ -220,11 +225,17 @@ def test_canonical_paths(server, path):
         assert read_response(s.makefile("rb"))[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/models%00x", "/" + "a" * 3000, "/v1/model", "/V1/models", "/.."])
+@pytest.mark.parametrize("path", ["/v1/models%00x", "/" + "a" * 3000, "/v1/model", "/V1/models", "/../x"])
 def test_paths_that_are_not(server, path):
     with server.connect() as s:
         s.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert read_response(s.makefile("rb"))[0] == 404
+
+
+def test_index(http):
+    r = http.get("/")
+    assert r.status_code == 200 and "fake/model" in r.text and "/v1/chat/completions" in r.text
+    assert http.head("/").status_code == 200  # some agents look here first
 
 
 def test_head_and_options(http):
