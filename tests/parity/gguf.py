@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 ALIGNMENT = 32
-_U32, _I32, _F32, _STRING, _ARRAY = 4, 5, 6, 8, 9
+_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 def _text(value):
@@ -19,7 +19,7 @@ def _text(value):
 
 
 def _pair(key, kind, value):
-    packed = {_U32: "<I", _I32: "<i", _F32: "<f"}
+    packed = {_U32: "<I", _I32: "<i", _F32: "<f", _BOOL: "<?"}
     head = _text(key) + struct.pack("<I", kind)
     if kind == _STRING:
         return head + _text(value)
@@ -116,8 +116,12 @@ def _keys(c):
     yield _pair(a + "rope.freq_base", _F32, c["rope_parameters"]["rope_theta"])
     sections = c["rope_parameters"]["mrope_section"] + [0]
     yield _pair(a + "rope.dimension_sections", _ARRAY, (_I32, sections))
-    # Token ids are fed directly: any vocabulary of the right size will do.
-    names = [f"t{i}" for i in range(c["vocab_size"])]
+    yield from _vocabulary(c["vocab_size"])
+
+
+def _vocabulary(n):
+    """Token ids are fed directly: any vocabulary of the right size will do."""
+    names = [f"t{i}" for i in range(n)]
     names[:3] = ["a", "b", "ab"]
     yield _pair("tokenizer.ggml.model", _STRING, "gpt2")
     yield _pair("tokenizer.ggml.pre", _STRING, "qwen35")
@@ -128,10 +132,81 @@ def _keys(c):
     yield _pair("tokenizer.ggml.padding_token_id", _U32, 0)
 
 
+def _draft_tensors(weights, draft, g):
+    yield "token_embd.weight", weights["model.embed_tokens.weight"]
+    yield "output.weight", weights["lm_head.weight"]
+    names = {
+        "fc.weight": "fc.weight",
+        "hidden_norm.weight": "enc.output_norm.weight",
+        "norm.weight": "output_norm.weight",
+        "candidate_selector.hidden_projection.weight": "selector_hidden.weight",
+        "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
+        "candidate_selector.successor_codebook": "selector_successor.weight",
+    }
+    per_layer = {
+        "input_layernorm.weight": "attn_norm.weight",
+        "post_attention_layernorm.weight": "ffn_norm.weight",
+        "attention_conv.base_kernel": "attn_conv_base",
+        "attention_conv.kernel_projection.weight": "attn_conv_proj.weight",
+        "mlp_conv.base_kernel": "ffn_conv_base",
+        "mlp_conv.kernel_projection.weight": "ffn_conv_proj.weight",
+        "self_attn.o_proj.weight": "attn_output.weight",
+        "self_attn.q_norm.weight": "attn_q_norm.weight",
+        "self_attn.k_norm.weight": "attn_k_norm.weight",
+    }
+    per_layer.update({f"self_attn.{n}_proj.weight": f"attn_{n}.weight" for n in "qkv"})
+    per_layer.update({f"mlp.{n}_proj.weight": f"ffn_{n}.weight" for n in ("gate", "up", "down")})
+    for layer in range(g.layers):
+        names.update({f"layers.{layer}.{k}": f"blk.{layer}.{v}" for k, v in per_layer.items()})
+    assert names.keys() == draft.keys()
+    for published, name in names.items():
+        yield name, draft[published]
+
+
+def _draft_keys(g, candidates):
+    a = "dflash."
+    numbers = {
+        "block_count": g.layers,
+        "context_length": 65536,
+        "embedding_length": g.hidden,
+        "feed_forward_length": g.intermediate,
+        "attention.head_count": g.heads,
+        "attention.head_count_kv": g.kv_heads,
+        "attention.key_length": g.head_dim,
+        "attention.value_length": g.head_dim,
+        "rope.dimension_count": g.head_dim,
+        "block_size": g.block,
+        "conv_kernel_size": 2,
+        "conv_group_size": g.group,
+        "selector_rank": g.rank,
+        "selector_top_k": candidates,
+    }
+    yield _pair("general.architecture", _STRING, "dflash")
+    for name, value in numbers.items():
+        yield _pair(a + name, _U32, value)
+    yield _pair(a + "attention.layer_norm_rms_epsilon", _F32, g.eps)
+    yield _pair(a + "rope.freq_base", _F32, g.theta)
+    yield _pair(a + "attention.causal", _BOOL, False)
+    # Inputs of the layers behind the tapped ones.
+    yield _pair(a + "target_layers", _ARRAY, (_I32, [layer + 1 for layer in g.taps]))
+    yield from _vocabulary(g.vocab)
+    yield _pair("tokenizer.ggml.mask_token_id", _U32, g.mask_token)
+
 def write(path, weights, config):
     """weights: fp32 arrays under the published names; config: the text_config."""
-    pairs = list(_keys(config))
-    tensors = [(n, np.ascontiguousarray(v, np.float32)) for n, v in _tensors(weights, config)]
+    _write(path, _keys(config), _tensors(weights, config))
+
+
+def write_draft(path, weights, draft, g, candidates):
+    """draft: fp32 arrays under the published names, with embedding and head out of `weights`. `candidates` may be
+    below g.candidates: llama.cpp packs the selector's table into one hidden row."""
+    assert candidates * (candidates + 1) <= g.hidden
+    _write(path, _draft_keys(g, candidates), _draft_tensors(weights, draft, g))
+
+
+def _write(path, pairs, tensors):
+    pairs = list(pairs)
+    tensors = [(n, np.ascontiguousarray(v, np.float32)) for n, v in tensors]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs)
     offset = 0
     for name, value in tensors:

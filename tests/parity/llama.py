@@ -31,22 +31,24 @@ def _headers(source, folder):
     repository = folder / "source.git"
     subprocess.run(["git", "clone", "-q", "--bare", source, repository], check=True)
     packed = subprocess.run(
-        ["git", "--git-dir", repository, "archive", "HEAD", "include", "ggml/include"], check=True, capture_output=True
+        ["git", "--git-dir", repository, "archive", "HEAD", "include", "ggml/include", "src/llama-ext.h"], check=True, capture_output=True
     ).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
-    return [folder / "include", folder / "ggml" / "include"]
+    return [folder / "include", folder / "ggml" / "include", folder / "src"]
 
 
-def build(folder):
-    """Compiles the driver into `folder`; returns a command prefix."""
-    libraries, source = _modules()
-    program = folder / "llama_driver"
+def build(folder, source="llama_driver.c"):
+    """Compiles a driver into `folder`; returns a command prefix. The draft's is C++: so is that interface."""
+    libraries, bundle = _modules()
+    program = folder / Path(source).stem
     names = [p for p in sorted(libraries.iterdir()) if p.name.startswith(("libllama.", "libggml.", "libggml-base."))]
+    plain = source.endswith(".c")
+    compiler = [os.environ.get("CC", "cc"), "-std=c11"] if plain else [os.environ.get("CXX", "c++"), "-std=c++17"]
     subprocess.run(
-        [os.environ.get("CC", "cc"), "-std=c11", "-O1", "-Wall", "-Wextra"]
-        + [word for path in _headers(source, folder) for word in ("-isystem", path)]
-        + [HERE / "llama_driver.c", "-o", program, *names, f"-Wl,-rpath,{libraries}"],
+        [*compiler, "-O1", "-Wall", "-Wextra"]
+        + [word for path in _headers(bundle, folder) for word in ("-isystem", path)]
+        + [HERE / source, "-o", program, *names, f"-Wl,-rpath,{libraries}"],
         check=True,
     )
     return [program, libraries]
