@@ -44,7 +44,7 @@ static void prepare(spl_rig *r, const measured *m, uint32_t i, spl_segment *seg,
                          .page_table = lane->pages.ids,
                          .cell = lane->cell,
                          .pending = &lane->pending,
-                         .n_pending = m->rows > 1 ? lane->n_retained : 0,
+                         .n_pending = m->rows > 1 && lane->n_retained <= m->context ? lane->n_retained : 0,
                          .n_commit = m->rows > 1 ? 0 : 1,
                          .ring = lane->ring,
                          .features = lane->features};
