@@ -36,7 +36,10 @@ static void cell_text(const json_t *value, char out[MAX_CELL_BYTES]) {
     } else if (json_is_real(value)) {
         (void)snprintf(out, MAX_CELL_BYTES, "%.4g", json_real_value(value));
     } else if (json_is_string(value)) {
-        (void)snprintf(out, MAX_CELL_BYTES, "%s", json_string_value(value));
+        const char *text = json_string_value(value);
+        size_t n = strlen(text) < MAX_CELL_BYTES ? strlen(text) : MAX_CELL_BYTES - 1;
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--; /* whole characters */
+        (void)snprintf(out, MAX_CELL_BYTES, "%.*s", (int)n, text);
         for (char *p = out; *p; p++)
             if ((unsigned char)*p < 0x20) *p = ' ';
     } else {
