@@ -63,6 +63,7 @@ static spl_status read_options(spl_chat_options *o, const json_t *request, spl_e
     if (st != SPL_OK) return st;
     o->add_generation_prompt = generation != SPL_FALSE;
     o->add_vision_id = vision_ids == SPL_TRUE;
+    o->later_system = true;
     const json_t *effort = json_object_get(request, "reasoning_effort");
     if (effort && !json_is_null(effort) && !json_is_string(effort))
         return spl_fail(err, SPL_E_INVALID, "reasoning_effort must be a string");

@@ -24,6 +24,8 @@ typedef struct spl_chat_options {
     const char *reasoning_effort; /* NULL: unset. Qwen3.8 takes "low", "medium", "xhigh" */
     bool add_vision_id;
     bool add_generation_prompt;
+    bool later_system; /* a system message that is not first becomes a turn where it stands; the published templates
+                          refuse it, agents send it */
 } spl_chat_options;
 
 /* Where the rendered text holds the place of an image or a video. */

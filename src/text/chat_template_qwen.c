@@ -357,7 +357,12 @@ static spl_status render_message(renderer *r, size_t index, size_t last_query) {
     spl_status st = render_content(r, index, true, false, &content);
     if (st != SPL_OK) return st;
     if (role_is(message, "system")) {
-        if (index) return complain(r, index, "System message must be at the beginning.");
+        if (index && !r->options->later_system) return complain(r, index, "System message must be at the beginning.");
+        if (index) {
+            emit(r, "<|im_start|>system\n");
+            emit_span(r, content);
+            emit(r, "<|im_end|>\n");
+        }
     } else if (role_is(message, "user")) {
         emit(r, "<|im_start|>user\n");
         emit_span(r, content);

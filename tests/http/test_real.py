@@ -66,6 +66,14 @@ def test_prompt_is_what_the_template_says(http):
     assert http.post("/detokenize", json=ids).json()["content"] == prompt
 
 
+def test_later_system_message(http):
+    """Some agents put a system message behind the first user message; the published templates refuse that."""
+    messages = [{"role": "system", "content": "A"}, *user("B"), {"role": "system", "content": "C"}]
+    prompt = http.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    assert "<|im_start|>user\nB<|im_end|>\n<|im_start|>system\nC<|im_end|>\n<|im_start|>assistant\n" in prompt
+    assert http.post(CHAT, json={"messages": messages, "max_tokens": 2}).status_code == 200
+
+
 def test_greedy_repeats_and_streams_the_same(http):
     first, second = chat(http, "What is a list?"), chat(http, "What is a list?")
     assert text(first) == text(second) and first["usage"]["completion_tokens"] == second["usage"]["completion_tokens"]
