@@ -52,7 +52,7 @@ check() { # name, command...: one test of a part that is no test program
     if "$@"; then echo "CHECK passed: $name"; else echo "CHECK failed: $name"; return 1; fi
 }
 # Tiers this processor runs, by the engine's own word, weakest first.
-tiers() { build/splash explain --json 2>/dev/null | python3 -c 'import json, sys; print(*json.load(sys.stdin)["kernels"]["usable"])'; }
+tiers() { build/splash explain --model toy --json 2>/dev/null | python3 -c 'import json, sys; print(*json.load(sys.stdin)["kernels"]["usable"])'; }
 
 part_lint() {
     status=0
