@@ -151,8 +151,9 @@ static void rows_do_not_depend_on_chunk_or_threads(void **state) {
         memcpy(cell, r.cells[0], r.cell_bytes);
         size_t n_bytes = sizeof(float) * N * r.g->vocab;
         rig_close(&r);
-        for (uint32_t threads = 1; threads <= 3; threads += 1) {
+        for (uint32_t threads = 1; threads <= 3; threads++) {
             for (uint32_t chunk = 2; chunk <= 64; chunk = next_chunk(chunk)) {
+                if (threads > 1 && chunk != 5 && chunk != 8 && chunk != 31) continue;
                 rig_open(&r, shapes[shape], threads, false);
                 float *other = run_chunked(&r, chunk % SPL_MAX_LANES, N, chunk);
                 assert_memory_equal(base, other, n_bytes);
