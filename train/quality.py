@@ -50,8 +50,9 @@ def ask(net, tok, question, thinking, tools=None, limit=220):
 def parses(source):
     """True if source is valid Python that defines something."""
     try:
+        compile(source, "answer", "exec")
         tree = ast.parse(source)
-    except SyntaxError:
+    except (SyntaxError, ValueError):
         return False
     return any(isinstance(n, (ast.FunctionDef, ast.ClassDef)) for n in tree.body)
 
