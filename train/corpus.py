@@ -19,10 +19,14 @@ import numpy as np
 
 import chatdata
 import pyfunctions
+import recall
 import template
+import toolcalls
 
 WINDOW = 512                          # positions per training window
-CHAT_SHARE, CODE_SHARE, DRILL_SHARE = 0.52, 0.32, 0.025   # of the documents' characters
+SHARES = {"chat": 0.52, "code": 0.32, "drill": 0.025}     # of the documents' characters
+# The second stage: looking things up in the context is learned late, so most of it is that.
+SHARES_COPYING = {"tool": 0.38, "recall": 0.24, "chat": 0.2, "code": 0.13, "drill": 0.01}
 GSM8K_SHARE, MANUAL_SHARE = 0.4, 0.3                      # of those sources
 SKIP_FOLDERS = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo", "encodings", "pydoc_data")
 
@@ -92,26 +96,44 @@ def held_prompts(path):
     return [json.loads(line)["prompt"].strip() for line in open(path, encoding="utf-8")]
 
 
-def documents(characters, seed, prompts, gsm8k=None, manual=None):
-    """All documents in random order; `characters` is the wanted total size."""
+def make_document(kind, rng):
+    """(text, learned character ranges or None) of one generated document."""
+    if kind == "chat":
+        return chat_document(*chatdata.conversation(rng))
+    if kind == "tool":
+        return chat_document(*toolcalls.conversation(rng))
+    makers = {"code": pyfunctions.completion_text, "drill": chatdata.drill, "recall": recall.document}
+    return makers[kind](rng), None
+
+
+def documents(characters, seed, prompts, gsm8k=None, manual=None, copying=False):
+    """All documents in random order; `characters` is the wanted total size. With `copying` the mix is that of the
+    second stage and holds generated documents only."""
     rng = random.Random(seed)
+    if copying:
+        docs = generated(characters, SHARES_COPYING, rng, prompts)
+        rng.shuffle(docs)
+        return docs
     docs = [("library", t, None) for t in library_documents() if not withheld(t)]
     docs += [("manual", t, None) for t in manual_documents(manual)
              if not withheld(t) and rng.random() < MANUAL_SHARE]
     docs += [("gsm8k", *chat_document(m)) for m in gsm8k_documents(gsm8k, rng) if rng.random() < GSM8K_SHARE]
     rng.shuffle(docs)
-    for share, kind in ((CHAT_SHARE, "chat"), (CODE_SHARE, "code"), (DRILL_SHARE, "drill")):
+    docs += generated(characters, SHARES, rng, prompts)
+    rng.shuffle(docs)
+    return docs
+
+
+def generated(characters, shares, rng, prompts):
+    """Generated documents of every kind up to its share of `characters`."""
+    docs = []
+    for kind, share in shares.items():
         size = 0
         while size < share * characters:
-            if kind == "chat":
-                text, spans = chat_document(*chatdata.conversation(rng))
-            else:
-                maker = pyfunctions.completion_text if kind == "code" else chatdata.drill
-                text, spans = maker(rng), None
+            text, spans = make_document(kind, rng)
             if not any(p in text for p in prompts):
                 docs.append((kind, text, spans))
                 size += len(text)
-    rng.shuffle(docs)
     return docs
 
 

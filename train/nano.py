@@ -37,6 +37,7 @@ def arguments():
     p.add_argument("--manual", help="folder with *.rst.txt documentation sources (optional)")
     p.add_argument("--no-compile", action="store_true", help="do not use torch.compile")
     p.add_argument("--steps", type=int, help="stop after this many steps (smoke tests)")
+    p.add_argument("--copying", action="store_true", help="second stage: a corpus of copying and tool calls, see README")
     p.add_argument("--prepare-only", action="store_true")
     return p.parse_args()
 
@@ -46,7 +47,8 @@ def prepare(args):
     if os.path.exists(os.path.join(args.work, "flags.npy")):
         return
     os.makedirs(args.work, exist_ok=True)
-    docs = corpus.documents(args.characters, 1, corpus.held_prompts(PROMPTS), args.gsm8k, args.manual)
+    docs = corpus.documents(args.characters, 1, corpus.held_prompts(PROMPTS), args.gsm8k, args.manual,
+                            args.copying)
     if not os.path.exists(os.path.join(args.work, SIDE[0])):
         maketokenizer.write(maketokenizer.from_documents(docs), args.work)
     tok = Tokenizer.from_file(os.path.join(args.work, SIDE[0]))

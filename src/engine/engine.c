@@ -421,6 +421,7 @@ static void prefill_chunk(spl_engine *e, spl_lane *lane) {
     (void)pthread_mutex_lock(&e->lock);
     e->stats.prefill_chunks_total++;
     e->stats.prompt_tokens_total += n;
+    e->stats.generated_tokens_total += n == left; /* the first token comes from the prompt's last row */
     e->stats.prefill_ns_total += spent;
     (void)pthread_mutex_unlock(&e->lock);
     r->sink.prefill(r->sink.user, lane->n_tokens, r->n_tokens);
