@@ -45,6 +45,7 @@ struct spl_server {
     uint64_t n_log_dropped; /* guarded by log_lock */
 
     atomic_bool draining, stopping;
+    atomic_bool warned_draft; /* that not one proposal was accepted */
     pthread_t event_thread, preparers[SPL_N_PREPARERS];
     unsigned n_preparers;
     bool event_thread_runs;

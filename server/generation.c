@@ -203,6 +203,19 @@ static void log_done(const spl_exchange *x, const spl_generation *g) {
                    u->ttft_ms * 1e-3, decode_s > 0 ? u->completion_tokens / decode_s : 0.0, x->request_id);
 }
 
+/* A draft that is never right costs time and helps nobody; said once. */
+static void warn_useless_draft(spl_server *server) {
+    enum { ENOUGH_PROPOSALS = 200 };
+    splash_stats t;
+    splash_stats_get(server->engine, &t);
+    if (t.draft_tokens_total < ENOUGH_PROPOSALS || t.draft_accepted_total > 0) return;
+    if (atomic_exchange(&server->warned_draft, true)) return;
+    spl_server_log(server,
+                   "warning: none of %llu draft proposals was accepted; was the draft made for this model? "
+                   "--no-draft leaves it out",
+                   (unsigned long long)t.draft_tokens_total);
+}
+
 static void finish(spl_exchange *x, spl_generation *g, const splash_event *ev) {
     spl_reject why;
     g->usage = ev->usage;
@@ -211,6 +224,7 @@ static void finish(spl_exchange *x, spl_generation *g, const splash_event *ev) {
     g->done_ns = spl_now_ns();
     if (g->finish == SPLASH_FINISH_CANCELLED && g->cut_after_call) g->finish = SPLASH_FINISH_TOOL_CALLS;
     log_done(x, g);
+    warn_useless_draft(x->server);
     if (g->finished) return;
     if (g->finish == SPLASH_FINISH_CANCELLED) {
         if (spl_exchange_is_gone(x)) {
