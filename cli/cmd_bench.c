@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * splash bench: one measurement as a table or as one JSON object. The text is made from the JSON alone. */
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +176,9 @@ static void usage_text(char *out, size_t out_bytes) {
     for (uint32_t i = 0; spl_bench_kind_at(i) && n > 0 && (size_t)n < out_bytes; i++)
         n += snprintf(out + n, out_bytes - (size_t)n, "\n  %-13s %s", spl_bench_kind_at(i)->name,
                       spl_bench_kind_at(i)->about);
+    if (n > 0 && (size_t)n < out_bytes)
+        (void)snprintf(out + n, out_bytes - (size_t)n, "\n  %-13s %s", "compare",
+                       "this engine beside llama.cpp, its own options: splash bench compare --help");
 }
 
 static int measure(const char *kind, spl_bench_options *o, spl_model_options *model, bool json) {
@@ -196,7 +200,27 @@ static int measure(const char *kind, spl_bench_options *o, spl_model_options *mo
     return code;
 }
 
+/* `splash bench compare ...`: the comparison is a Python program beside the sources, which takes the words as they
+ * are. Returns only when it cannot be started. */
+static int run_comparison(char **argv) {
+    static const char script[] = "/../bench/compare/compare.py";
+    char path[PATH_MAX + sizeof script];
+    char exe[PATH_MAX];
+    const char *own = own_path(exe);
+    const char *slash = own ? strrchr(own, '/') : NULL;
+    if (slash) {
+        (void)snprintf(path, sizeof path, "%.*s%s", (int)(slash - own), own, script);
+        argv[0] = (char *)(uintptr_t) "python3";
+        argv[1] = path;
+        if (access(path, R_OK) == 0) (void)execvp("python3", argv);
+    }
+    (void)fprintf(stderr,
+                  "splash: bench compare needs python3 and bench/compare of the source tree beside the program\n");
+    return 1;
+}
+
 int spl_cmd_bench(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "compare") == 0) return run_comparison(argv);
     char about[1024];
     spl_bench_options o = {0};
     spl_model_options m = {0};
