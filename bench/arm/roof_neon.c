@@ -6,7 +6,6 @@
 #include <arm_neon.h>
 
 typedef int16x8_t roof_vec;
-static SPL_ALWAYS_INLINE roof_vec roof_zero(void) { return vdupq_n_s16(0); }
 static SPL_ALWAYS_INLINE roof_vec roof_load(const uint8_t *p) { return vreinterpretq_s16_u8(vld1q_u8(p)); }
 static SPL_ALWAYS_INLINE roof_vec roof_dot(roof_vec sum, roof_vec a, roof_vec b) {
     return vmlal_s8(sum, vget_low_s8(vreinterpretq_s8_s16(a)), vget_high_s8(vreinterpretq_s8_s16(b)));

@@ -6,7 +6,6 @@
 #include <arm_neon.h>
 
 typedef int32x4_t roof_vec;
-static SPL_ALWAYS_INLINE roof_vec roof_zero(void) { return vdupq_n_s32(0); }
 static SPL_ALWAYS_INLINE roof_vec roof_load(const uint8_t *p) { return vreinterpretq_s32_u8(vld1q_u8(p)); }
 static SPL_ALWAYS_INLINE roof_vec roof_dot(roof_vec sum, roof_vec a, roof_vec b) {
     return vmmlaq_s32(sum, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));

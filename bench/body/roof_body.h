@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Twelve independent sums, enough for every latency here. The including file defines roof_vec, roof_zero(),
- * roof_load(p), roof_dot(sum, a, b) and roof_total(v), and includes this last. Operands come from memory in turn,
- * so that no product can be moved out of the loop. */
+ * Twelve independent sums, enough for every latency here. The including file defines roof_vec, roof_load(p),
+ * roof_dot(sum, a, b) and roof_total(v), and includes this last. Operands come from memory in turn, so that no
+ * product can be moved out of the loop, and every sum starts from other bytes: equal sums would be computed once. */
 #ifndef SPL_BENCH_ROOF_BODY_H
 #define SPL_BENCH_ROOF_BODY_H
 
@@ -10,8 +10,11 @@
 #include "base/compiler.h"
 
 static SPL_ALWAYS_INLINE uint64_t roof_rounds(const uint8_t *bytes, uint64_t rounds) {
-    roof_vec s0 = roof_zero(), s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0, s9 = s0,
-             s10 = s0, s11 = s0;
+    const uint8_t *starts = bytes + 4 * 64;
+    roof_vec s0 = roof_load(starts), s1 = roof_load(starts + 64), s2 = roof_load(starts + 128);
+    roof_vec s3 = roof_load(starts + 192), s4 = roof_load(starts + 256), s5 = roof_load(starts + 320);
+    roof_vec s6 = roof_load(starts + 384), s7 = roof_load(starts + 448), s8 = roof_load(starts + 512);
+    roof_vec s9 = roof_load(starts + 576), s10 = roof_load(starts + 640), s11 = roof_load(starts + 704);
     for (uint64_t i = 0; i < rounds; i++) {
         roof_vec a = roof_load(bytes + 64 * (i & 3)), b = roof_load(bytes + 64 * ((i + 1) & 3));
         s0 = roof_dot(s0, a, b);

@@ -6,7 +6,6 @@
 #include <immintrin.h>
 
 typedef __m256i roof_vec;
-static SPL_ALWAYS_INLINE roof_vec roof_zero(void) { return _mm256_setzero_si256(); }
 static SPL_ALWAYS_INLINE roof_vec roof_load(const uint8_t *p) { return _mm256_loadu_si256((const void *)p); }
 static SPL_ALWAYS_INLINE roof_vec roof_dot(roof_vec sum, roof_vec a, roof_vec b) {
     /* the operand depends on the sum, else equal products would be computed once */

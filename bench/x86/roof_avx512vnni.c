@@ -6,7 +6,6 @@
 #include <immintrin.h>
 
 typedef __m512i roof_vec;
-static SPL_ALWAYS_INLINE roof_vec roof_zero(void) { return _mm512_setzero_si512(); }
 static SPL_ALWAYS_INLINE roof_vec roof_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 static SPL_ALWAYS_INLINE roof_vec roof_dot(roof_vec sum, roof_vec a, roof_vec b) {
     return _mm512_dpbusd_epi32(sum, a, b);
