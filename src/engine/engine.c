@@ -432,11 +432,10 @@ static void prefill_chunk(spl_engine *e, spl_lane *lane) {
 }
 
 /* Rows a lane may verify: block, budget, pages. */
-static uint32_t row_limit(const spl_engine *e, const spl_lane *lane) {
+static uint32_t row_limit(const spl_lane *lane) {
     uint32_t budget = lane->max_generated - lane->n_generated;
     uint32_t pages = lane->reserved_pages * SPL_PAGE_TOKENS - lane->n_tokens;
     uint32_t rows = budget < SPL_BLOCK_ROWS ? budget : SPL_BLOCK_ROWS;
-    (void)e;
     return rows < pages ? rows : pages;
 }
 
@@ -445,8 +444,7 @@ static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint
     const spl_request *r = lane->request;
     spl_decode_lane *d = &e->decode[index];
     uint32_t found[SPL_MAX_PROPOSALS], match = 0;
-    spl_pace_offer offer = {
-        .can_draft = e->drafts, .max_rows = row_limit(e, lane), .n_lanes = n_lanes, .lookup_rows = 1};
+    spl_pace_offer offer = {.can_draft = e->drafts, .max_rows = row_limit(lane), .n_lanes = n_lanes, .lookup_rows = 1};
     if (!e->config.no_lookup) offer.lookup_rows += spl_lookup_find(&lane->lookup, found, SPL_MAX_PROPOSALS, &match);
     offer.lookup_match = match;
     spl_pace_choice choice = spl_pace_choose(&lane->rates, &e->cost, &offer);
