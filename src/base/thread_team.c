@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The thread team. `generation` is odd-even free: each run increments it, workers compare with the last
- * one they saw. Parking uses a mutex and a condition; the spin before it covers back-to-back steps.
- * The barrier is a counter plus a phase number; waiting spins, then yields, so that an oversubscribed
- * machine still makes progress. */
+ * one they saw. Parking between runs uses a mutex and a condition; the spin before it covers back-to-back steps.
+ *
+ * Who waits inside a run spins, then yields, then sleeps in short slices. The sleep is for machines with more
+ * runnable threads than cores: a core that falls idle is given the member that was pushed off its own core, whereas
+ * a waiting member that stays runnable keeps it away for a whole time slice of the scheduler. */
 #include "base/thread_team.h"
 
 #include <errno.h>
@@ -11,16 +13,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/compiler.h"
 
 enum {
-    RUN_SPINS = 20000,   /* about 100 us of pause before a worker parks */
-    BARRIER_SPINS = 4000 /* about 20 us before a waiting member yields its slice */
+    RUN_SPINS = 20000,       /* about 100 us of pause before a worker parks */
+    STAGE_SPINS = 4000,      /* about 20 us before a waiting member yields its core */
+    STAGE_YIELDS = 100,      /* about as long again when nobody else wants it */
+    STAGE_SLEEP_NS = 300000, /* then it sleeps; every falling asleep lets the scheduler move threads here */
+    SMALL_STAGE_PIECES = 2,  /* members' own parts of fewer pieces than this are not worth having */
+    LARGE_PIECE = 4          /* grains taken at once while there is plenty: fewer, longer runs through memory */
 };
 
 typedef struct member {
+    /* Of the newest stage in which somebody took units of this member's part: stage + 1, and how many were taken. */
+    _Alignas(SPL_CACHE_LINE) atomic_uint_fast64_t taken;
     spl_team *team;
     pthread_t thread;
     uint32_t index;
@@ -37,8 +46,7 @@ struct spl_team {
     atomic_uint n_parked;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    _Alignas(SPL_CACHE_LINE) atomic_uint barrier_count;
-    _Alignas(SPL_CACHE_LINE) atomic_uint barrier_phase;
+    atomic_uint n_asleep; /* members that sleep inside the run, on `wake` too */
     member *members;
 };
 
@@ -48,6 +56,50 @@ static inline void pause_cpu(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+static void broadcast(spl_team *team) {
+    (void)pthread_mutex_lock(&team->lock);
+    (void)pthread_cond_broadcast(&team->wake);
+    (void)pthread_mutex_unlock(&team->lock);
+}
+
+/* Sleeps until *count reaches `wanted`. The clock may be set meanwhile: a wake-up may come late, not never, since
+ * who reaches the number looks at n_asleep after it and a sleeper looks at the number after it counted itself. */
+static void sleep_until(spl_team *team, const atomic_uint *count, unsigned wanted) {
+    (void)pthread_mutex_lock(&team->lock);
+    atomic_fetch_add(&team->n_asleep, 1);
+    while (atomic_load(count) < wanted) {
+        struct timespec until;
+        (void)clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += STAGE_SLEEP_NS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        (void)pthread_cond_timedwait(&team->wake, &team->lock, &until);
+    }
+    atomic_fetch_sub(&team->n_asleep, 1);
+    (void)pthread_mutex_unlock(&team->lock);
+}
+
+static void wait_until(spl_team *team, const atomic_uint *count, unsigned wanted) {
+    for (int spins = 0; spins < STAGE_SPINS + STAGE_YIELDS; spins++) {
+        if (atomic_load_explicit(count, memory_order_acquire) >= wanted) return;
+        if (spins < STAGE_SPINS) {
+            pause_cpu();
+        } else {
+            (void)sched_yield();
+        }
+    }
+    sleep_until(team, count, wanted);
+}
+
+/* Adds to a number that others wait for; true when it is the one wanted now. */
+static bool add_and_wake(spl_team *team, atomic_uint *count, unsigned n, unsigned wanted) {
+    if (atomic_fetch_add(count, n) + n < wanted) return false;
+    if (atomic_load(&team->n_asleep) > 0) broadcast(team);
+    return true;
 }
 
 /* Waits until a new run is posted; parks after a while. */
@@ -72,20 +124,18 @@ static void *worker_main(void *arg) {
         seen = atomic_load_explicit(&team->generation, memory_order_acquire);
         if (atomic_load(&team->quit)) return NULL;
         team->fn(team->arg, self->index);
-        atomic_fetch_add_explicit(&team->n_finished, 1, memory_order_release);
+        (void)add_and_wake(team, &team->n_finished, 1, team->n_threads - 1);
     }
 }
 
 static void post_run(spl_team *team) {
     atomic_store(&team->n_finished, 0);
+    for (uint32_t i = 0; i < team->n_threads; i++)
+        atomic_store_explicit(&team->members[i].taken, 0, memory_order_relaxed);
     atomic_fetch_add(&team->generation, 1);
     /* A worker parks with the lock held around its last look at `generation`, so taking the lock
      * here orders the increment before or after that look: no wake-up is lost. */
-    if (atomic_load(&team->n_parked) > 0) {
-        (void)pthread_mutex_lock(&team->lock);
-        (void)pthread_cond_broadcast(&team->wake);
-        (void)pthread_mutex_unlock(&team->lock);
-    }
+    if (atomic_load(&team->n_parked) > 0) broadcast(team);
 }
 
 spl_status spl_team_create(spl_team **out, uint32_t n_threads, void (*on_start)(void), spl_error *err) {
@@ -101,11 +151,12 @@ spl_status spl_team_create(spl_team **out, uint32_t n_threads, void (*on_start)(
     team->n_threads = 1;
     (void)pthread_mutex_init(&team->lock, NULL);
     (void)pthread_cond_init(&team->wake, NULL);
-    team->members = calloc(n_threads, sizeof *team->members);
-    if (!team->members) {
+    if (posix_memalign(&memory, SPL_CACHE_LINE, n_threads * sizeof *team->members) != 0) {
         spl_team_destroy(team);
         return spl_fail(err, SPL_E_NOMEM, "no memory for %u threads", n_threads);
     }
+    team->members = memory;
+    memset(team->members, 0, n_threads * sizeof *team->members);
     for (uint32_t i = 1; i < n_threads; i++) {
         member *m = &team->members[i];
         m->team = team;
@@ -125,9 +176,7 @@ void spl_team_destroy(spl_team *team) {
     if (!team) return;
     atomic_store(&team->quit, true);
     atomic_fetch_add(&team->generation, 1);
-    (void)pthread_mutex_lock(&team->lock);
-    (void)pthread_cond_broadcast(&team->wake);
-    (void)pthread_mutex_unlock(&team->lock);
+    broadcast(team);
     for (uint32_t i = 1; i < team->n_threads; i++) (void)pthread_join(team->members[i].thread, NULL);
     (void)pthread_cond_destroy(&team->wake);
     (void)pthread_mutex_destroy(&team->lock);
@@ -140,60 +189,59 @@ uint32_t spl_team_size(const spl_team *team) { return team->n_threads; }
 void spl_team_run(spl_team *team, void (*fn)(void *arg, uint32_t member), void *arg) {
     team->fn = fn;
     team->arg = arg;
-    if (team->n_threads > 1) post_run(team);
+    post_run(team);
     fn(arg, 0);
-    for (int spins = 0; atomic_load_explicit(&team->n_finished, memory_order_acquire) != team->n_threads - 1; spins++) {
-        if (spins < BARRIER_SPINS) {
-            pause_cpu();
-        } else {
-            (void)sched_yield();
-        }
+    wait_until(team, &team->n_finished, team->n_threads - 1);
+}
+
+/* Takes units of member m's part, which has n of them and `n_takers` members at work on it. The word says which stage
+ * it speaks of: one of an earlier stage means that nothing is taken yet, one of a later stage that this stage is long
+ * over. */
+static bool take_part(spl_team *team, uint32_t m, uint32_t stage, uint32_t n, uint32_t n_takers, uint32_t grain,
+                      uint32_t *at, uint32_t *count) {
+    atomic_uint_fast64_t *word = &team->members[m].taken;
+    uint64_t now = atomic_load_explicit(word, memory_order_relaxed), key = (uint64_t)stage + 1;
+    for (;;) {
+        uint32_t taken = now >> 32 == key ? (uint32_t)now : 0;
+        if (now >> 32 > key || taken >= n) return false;
+        uint32_t left = n - taken, piece = left / 2 / n_takers / grain * grain;
+        if (piece > LARGE_PIECE * grain) piece = LARGE_PIECE * grain;
+        if (piece < grain) piece = left < grain ? left : grain;
+        if (!atomic_compare_exchange_weak_explicit(word, &now, key << 32 | (taken + piece), memory_order_relaxed,
+                                                   memory_order_relaxed))
+            continue;
+        *at = taken;
+        *count = piece;
+        return true;
     }
 }
 
-void spl_team_barrier(spl_team *team) {
+bool spl_team_take(spl_team *team, uint32_t stage, uint32_t member_index, uint32_t n_units, uint32_t grain,
+                   uint32_t *begin, uint32_t *end) {
+    uint32_t n = team->n_threads, count;
+    if (n_units == 0) return false;
+    if (n == 1) grain = n_units; /* nobody to share with */
+    /* Whole pieces per member, the last one has the rest; a small stage is one part that all take from. */
+    uint32_t per_member = n_units / n / grain * grain, n_parts = n;
+    if (per_member < SMALL_STAGE_PIECES * grain) {
+        per_member = n_units;
+        n_parts = 1;
+    }
+    for (uint32_t i = 0; i < n_parts; i++) {
+        uint32_t m = (member_index + i) % n_parts;
+        uint32_t own = m + 1 == n_parts ? n_units - m * per_member : per_member;
+        if (!take_part(team, m, stage, own, n / n_parts, grain, begin, &count)) continue;
+        *begin += m * per_member;
+        *end = *begin + count;
+        return true;
+    }
+    return false;
+}
+
+void spl_team_finish(spl_team *team, spl_share *share, uint32_t n_mine, uint32_t n_units) {
     if (team->n_threads == 1) return;
-    unsigned phase = atomic_load_explicit(&team->barrier_phase, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&team->barrier_count, 1, memory_order_acq_rel) == team->n_threads - 1) {
-        atomic_store_explicit(&team->barrier_count, 0, memory_order_relaxed);
-        atomic_store_explicit(&team->barrier_phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int spins = 0; atomic_load_explicit(&team->barrier_phase, memory_order_acquire) == phase; spins++) {
-        if (spins < BARRIER_SPINS) {
-            pause_cpu();
-        } else {
-            (void)sched_yield();
-        }
-    }
-}
-
-bool spl_team_take(spl_team *team, spl_share *share, spl_share_cursor *cursor, uint32_t member_index, uint32_t n_units,
-                   uint32_t grain, uint32_t *begin, uint32_t *end) {
-    uint32_t n = team->n_threads;
-    if (n == 1) {
-        if (cursor->static_done) return false;
-        cursor->static_done = true;
-        *begin = 0;
-        *end = n_units;
-        return n_units > 0;
-    }
-    /* 85 % static: whole grains per member; small stages are dynamic altogether. */
-    uint32_t per_member = (uint32_t)((uint64_t)n_units * 85 / 100 / n / grain * grain);
-    uint32_t n_static = per_member * n;
-    if (!cursor->static_done) {
-        cursor->static_done = true;
-        if (per_member > 0) {
-            *begin = member_index * per_member;
-            *end = *begin + per_member;
-            return true;
-        }
-    }
-    uint32_t at = n_static + (uint32_t)atomic_fetch_add_explicit(&share->next, grain, memory_order_relaxed);
-    if (at >= n_units) return false;
-    *begin = at;
-    *end = n_units - at < grain ? n_units : at + grain;
-    return true;
+    if (n_mine > 0 && add_and_wake(team, &share->n_done, n_mine, n_units)) return;
+    wait_until(team, &share->n_done, n_units);
 }
 
 /* Reads a small file; false when it cannot be read. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The step as a program: a prebuilt list of fixed-size records, offsets instead of pointers, run by
- * the whole thread team with a barrier between records (src/step/run_cpu.c). The same list serves
+ * the whole thread team, one record after the other (src/step/run_cpu.c). The same list serves
  * prefill and decode: the rows, lanes and positions of a run come from its spl_batch. `splash
  * explain` prints the list; the bytes it carries add up to the geometry's formula. */
 #ifndef SPL_STEP_OP_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CPU interpreter of an op list. All members of the team walk the list together: each op is cut
- * into units (rows, panels, heads of a lane), members take ranges of them, and a barrier ends the op.
+ * into units (rows, panels, heads of a lane), members take ranges of them, and an op ends when its units are done.
  * Which member computes a unit never shows in the result. */
 #include <stdlib.h>
 #include <string.h>
@@ -452,19 +452,18 @@ static void walk(void *arg, uint32_t member) {
             /* Rows that share a head's history are cheaper together: keep blocks of 8 rows whole. */
             if (u.per_row && n >= u.per_row * SPL_TILE_M * 2 * spl_team_size(s->team)) u.grain = u.per_row * SPL_TILE_M;
         }
-        spl_share_cursor cursor = {false};
-        uint32_t begin, end;
-        while (spl_team_take(s->team, &s->shares[i], &cursor, member, n, u.grain, &begin, &end)) {
+        uint32_t begin, end, n_mine = 0;
+        for (; spl_team_take(s->team, i, member, n, u.grain, &begin, &end); n_mine += end - begin) {
             if (u.by_segment) {
                 run_segments(s, op, &u, begin, end, member);
             } else {
                 run_range(s, op, begin, end, member);
             }
         }
-        /* Member 0 decides before the barrier that ends op i, so all members read the same index after it. */
+        /* The others may be ahead and stop later, or not at all: every member can end the list alone. */
         if (member == 0 && s->batch->abort && atomic_load_explicit(s->batch->abort, memory_order_relaxed))
             atomic_store_explicit(&s->stop_at, i + 1, memory_order_relaxed);
-        spl_team_barrier(s->team);
+        spl_team_finish(s->team, &s->shares[i], n_mine, n);
         if (op_ns) {
             uint64_t now = spl_now_ns();
             op_ns[i] += now - then;

@@ -103,7 +103,7 @@ const float *spl_step_captured(const spl_step *s);
 const spl_op_list *spl_step_list(const spl_step *s);        /* runs without lanes */
 const spl_op_list *spl_step_decode_list(const spl_step *s); /* decode runs; NULL without */
 
-/* For benchmarks: from now on every run adds the nanoseconds of op i, barrier included, to op_ns[i]. The array has as
+/* For benchmarks: from now on every run adds the nanoseconds of op i, waiting included, to op_ns[i]. The array has as
  * many entries as the list that is run; it stays the caller's. NULL: off again. Not during a run. */
 void spl_step_time_ops(spl_step *s, uint64_t *op_ns);
 
