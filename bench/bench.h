@@ -19,6 +19,9 @@ typedef struct spl_bench_options {
     const char *cpu_tier;        /* NULL: best usable */
     uint64_t memory_limit_bytes; /* 0: 85 % of what is free */
     double seconds;              /* time to spend on a step or prefill measurement; 0: 2 */
+    bool lock_weights;           /* keep the weights in memory */
+    bool no_huge_pages;          /* ask for no large pages */
+    uint32_t busy;               /* step: competing threads during half of the runs */
     bool draft;                  /* step, prefill: with the draft; random weights get a random one */
     uint32_t rows;               /* step: rows per lane, 1 to 8 (0: 8); accept: rows verified when there are
                                     proposals (0: the engine's choice) */

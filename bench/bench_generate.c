@@ -104,6 +104,8 @@ spl_status spl_bench_engine(splash_engine **out, const spl_bench_options *o, boo
                               .cpu_tier = o->cpu_tier,
                               .memory_limit_bytes = o->memory_limit_bytes,
                               .random_draft = o->random_weights && o->draft,
+                              .lock_weights = o->lock_weights,
+                              .no_huge_pages = o->no_huge_pages,
                               .no_draft = plain,
                               .no_lookup = plain,
                               .fixed_rows = plain ? 0 : o->rows};

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/huge_pages.h"
 #include "base/memory_limit.h"
 #include "model/plan.h"
 
@@ -41,7 +42,8 @@ static spl_step_config step_config(const spl_rig *r) {
                              .max_rows = SPL_BENCH_CHUNK_ROWS,
                              .max_logit_rows = SPL_MAX_LANES,
                              .decode = true,
-                             .draft = r->drafts};
+                             .draft = r->drafts,
+                             .small_pages = r->small_pages};
 }
 
 /* Everything the rig is about to take, against what is free. */
@@ -66,13 +68,12 @@ static spl_status check_room(const spl_rig *r, const spl_bench_options *o, uint3
                     (double)wanted * 1e-9, (double)limit * 1e-9);
 }
 
-static spl_status take(void **out, uint64_t n_bytes, spl_error *err) {
-    *out = NULL;
-    if (posix_memalign(out, 4096, (size_t)n_bytes) == 0) {
+static spl_status take(const spl_rig *r, void **out, uint64_t n_bytes, spl_error *err) {
+    *out = spl_alloc_pages((size_t)n_bytes, !r->small_pages);
+    if (*out) {
         memset(*out, 0, (size_t)n_bytes);
         return SPL_OK;
     }
-    *out = NULL;
     return spl_fail(err, SPL_E_NOMEM, "no memory for a lane's %llu bytes", (unsigned long long)n_bytes);
 }
 
@@ -99,21 +100,21 @@ static spl_status open_lane(spl_rig *r, spl_rig_lane *lane, uint32_t context_tok
     uint64_t cell_bytes = spl_state_cell_bytes(r->g, r->n_layers);
     spl_status st = spl_page_table_init(&lane->pages, context_tokens + SPARE_TOKENS, err);
     if (st == SPL_OK) st = spl_page_table_grow(&lane->pages, &r->pool, context_tokens + SPARE_TOKENS, err);
-    if (st == SPL_OK) st = take(&memory, cell_bytes, err);
+    if (st == SPL_OK) st = take(r, &memory, cell_bytes, err);
     if (st != SPL_OK) return st;
     lane->cell = memory;
     for (uint64_t i = 0; i < cell_bytes / sizeof(float); i++) lane->cell[i] = 0.001f * (float)(i % 7) - 0.003f;
-    st = take(&lane->pending_memory, spl_pending_bytes(r->g, r->n_layers), err);
+    st = take(r, &lane->pending_memory, spl_pending_bytes(r->g, r->n_layers), err);
     if (st != SPL_OK) return st;
     spl_pending_place(&lane->pending, lane->pending_memory, r->g, r->n_layers);
     if (!r->drafts) return SPL_OK;
     uint64_t ring_bytes = spl_draft_ring_bytes(r->g);
-    st = take(&memory, ring_bytes, err);
+    st = take(r, &memory, ring_bytes, err);
     if (st != SPL_OK) return st;
     lane->ring = memory;
     for (uint64_t i = 0; i < ring_bytes / 2; i++) lane->ring[i] = (uint16_t)(0x3c00u + i % 61); /* bf16 near 0.01 */
     size_t width = (size_t)r->g->draft->n_capture * r->g->hidden;
-    st = take(&memory, SPL_BLOCK_ROWS * width * sizeof(float), err);
+    st = take(r, &memory, SPL_BLOCK_ROWS * width * sizeof(float), err);
     lane->features = memory;
     return st;
 }
@@ -123,6 +124,7 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
     memset(r, 0, sizeof *r);
     r->n_lanes = n_lanes;
     r->drafts = o->draft;
+    r->small_pages = o->no_huge_pages;
     spl_status st = spl_bench_kernels(o, &r->kernels, &r->n_threads, err);
     if (st == SPL_OK) st = open_package(r, o, err);
     if (st == SPL_OK && context_tokens > r->g->max_positions - SPARE_TOKENS)
@@ -131,8 +133,11 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
     if (st == SPL_OK) st = check_room(r, o, context_tokens, err);
     if (st == SPL_OK && !r->package) {
         spl_bench_say(o, "random weights for %u layers of %s", r->n_layers, r->g->id);
-        st = spl_package_random(&r->package, r->g, o->n_layers, r->drafts, 1, err);
+        st = spl_package_random_paged(&r->package, r->g, o->n_layers, r->drafts, 1, !o->no_huge_pages, err);
+    } else if (st == SPL_OK) {
+        spl_package_advise_pages(r->package, !o->no_huge_pages);
     }
+    if (st == SPL_OK && o->lock_weights) st = spl_package_lock(r->package, r->drafts, true, err);
     if (st == SPL_OK) st = spl_team_create(&r->team, r->n_threads, spl_set_ftz, err);
     if (st != SPL_OK) return st;
     spl_step_config config = step_config(r);
@@ -143,6 +148,7 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
     if (st == SPL_OK)
         st = spl_page_pool_init(&r->pool, (size_t)spl_kv_page_bytes(r->g, r->n_layers, false),
                                 n_lanes * pages_per_lane(context_tokens), err);
+    if (st == SPL_OK) spl_advise_pages(r->pool.memory, r->pool.page_bytes * r->pool.n_pages, !r->small_pages);
     if (st == SPL_OK) fill_pages(r);
     for (uint32_t i = 0; i < n_lanes && st == SPL_OK; i++) st = open_lane(r, &r->lanes[i], context_tokens, err);
     return st;

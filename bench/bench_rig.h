@@ -24,7 +24,7 @@ typedef struct spl_rig {
     const spl_geometry *g;
     spl_package *package;
     uint32_t n_layers, n_lanes, n_threads;
-    bool drafts;
+    bool drafts, small_pages;
     spl_kernels kernels;
     spl_team *team;
     spl_step *step;

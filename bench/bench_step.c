@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One decode step, over and over at the same context: draft, verify, accept and the deferred commit, as the
- * engine dispatches it but with nothing around it. The rows that the step before retained belong to the history,
- * which therefore has 8 tokens at least. The step does not care which proposals stand, so a pattern with a
- * chosen mean may stand in for a real draft's acceptance (synthetic_tau). */
+ * The cost of one decode step: time, bytes, roof, time per op; and, with --busy, what other programs do to it. */
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
-#include "bench/bench_rig.h"
+#include "base/huge_pages.h"
+#include "bench/step_runs.h"
 
-enum { WARM_STEPS = 3, MIN_STEPS = 5, MAX_STEPS = 2000, STAGE_STEPS = 4 };
+enum { WARM_STEPS = 3, MIN_STEPS = 5, MAX_STEPS = 2000, STAGE_STEPS = 4, MAX_BUSY = 256, MIN_BLOCKS = 4 };
+static const uint64_t BLOCK_NS = 400000000u; /* of a stretch of steps with or without busy threads */
+static const double BUSY_BAR = 1.7;          /* slowdown allowed by one busy program on two cores */
 
-/* Settings, and what the runs came to. */
 typedef struct measured {
     const spl_bench_options *o;
-    uint32_t rows, lanes, context;
-    uint64_t n_steps, n_retained, n_context; /* sums over measured steps and lanes */
-    double owed;                             /* synthetic acceptance not yet handed out */
-    spl_samples seconds;
+    spl_step_runs runs;
+    spl_samples seconds, busy_seconds;
+    uint64_t n_faults, n_disk_faults; /* page faults during the counted steps */
 } measured;
 
 static spl_status check(const spl_bench_options *o, spl_error *err) {
@@ -29,111 +29,133 @@ static spl_status check(const spl_bench_options *o, spl_error *err) {
     if (o->synthetic_tau != 0 && (o->synthetic_tau < 1 || o->synthetic_tau > rows))
         return spl_fail(err, SPL_E_INVALID, "an acceptance length of %g; a step of %u rows retains 1 to %u",
                         o->synthetic_tau, rows, rows);
+    if (o->busy > MAX_BUSY) return spl_fail(err, SPL_E_INVALID, "%u busy threads; at most %d", o->busy, MAX_BUSY);
     if (o->draft && rows == 1) return spl_fail(err, SPL_E_INVALID, "a step of one row has nothing to draft");
     return SPL_OK;
 }
 
-/* Segment and decode record of a lane, as the engine fills them. */
-static void prepare(spl_rig *r, const measured *m, uint32_t i, spl_segment *seg, uint32_t *tokens) {
-    static const spl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
-    spl_rig_lane *lane = &r->lanes[i];
-    spl_decode_lane *d = &r->decode[i];
-    *seg = (spl_segment){.row_begin = i * m->rows,
-                         .n_rows = m->rows,
-                         .position = m->context,
-                         .page_table = lane->pages.ids,
-                         .cell = lane->cell,
-                         .pending = &lane->pending,
-                         .n_pending = m->rows > 1 && lane->n_retained <= m->context ? lane->n_retained : 0,
-                         .n_commit = m->rows > 1 ? 0 : 1,
-                         .ring = lane->ring,
-                         .features = lane->features};
-    memset(d, 0, sizeof *d);
-    d->drafts = r->drafts;
-    d->sampling = &greedy;
-    d->limits.max_retained = m->rows;
-    for (uint32_t k = 0; k < m->rows; k++) {
-        tokens[k] = spl_rig_token(r, i * SPL_BLOCK_ROWS + k);
-        if (k > 0) d->proposals[k - 1].token = tokens[k];
+/* ---- competition ----------------------------------------------------------------------------- */
+
+/* Threads that compute for nobody, pinned nowhere: other programs, as far as the scheduler is concerned. */
+typedef struct busy_crowd {
+    pthread_t threads[MAX_BUSY];
+    uint32_t n;
+    atomic_bool stop;
+} busy_crowd;
+
+static void *be_busy(void *arg) {
+    busy_crowd *c = arg;
+    volatile uint64_t x = 1;
+    while (!atomic_load_explicit(&c->stop, memory_order_relaxed))
+        for (int i = 0; i < 1000; i++) x = x * 6364136223846793005u + 1;
+    return NULL;
+}
+
+static void end_crowd(busy_crowd *c) {
+    atomic_store(&c->stop, true);
+    for (uint32_t i = 0; i < c->n; i++) (void)pthread_join(c->threads[i], NULL);
+    c->n = 0;
+}
+
+static spl_status start_crowd(busy_crowd *c, uint32_t n, spl_error *err) {
+    atomic_store(&c->stop, false);
+    for (c->n = 0; c->n < n; c->n++) {
+        int rc = pthread_create(&c->threads[c->n], NULL, be_busy, c);
+        if (rc == 0) continue;
+        end_crowd(c);
+        return spl_fail_errno(err, rc, "cannot start %u busy threads", n);
     }
-    if (!r->drafts) return;
-    d->context = lane->features;
-    d->n_context = lane->n_retained;
+    return SPL_OK;
 }
 
-/* Rows that stand: what was accepted, or the next of a pattern whose mean is synthetic_tau. */
-static uint32_t retained_rows(measured *m, const spl_decode_lane *d) {
-    if (m->o->synthetic_tau == 0) return d->result.retained;
-    m->owed += m->o->synthetic_tau;
-    uint32_t n = (uint32_t)m->owed;
-    n = n < 1 ? 1 : n > m->rows ? m->rows : n;
-    m->owed -= n;
-    return n;
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+static spl_status add_step(spl_rig *r, measured *m, spl_samples *to, spl_error *err) {
+    double seconds = 0;
+    spl_status st = spl_step_runs_one(&m->runs, r, true, &seconds, err);
+    if (st == SPL_OK) spl_samples_add(to, seconds);
+    return st;
 }
 
-static spl_status run_step(spl_rig *r, measured *m, bool counted, spl_error *err) {
-    uint32_t tokens[SPL_MAX_DECODE_ROWS];
-    spl_segment segments[SPL_MAX_LANES];
-    for (uint32_t i = 0; i < m->lanes; i++) prepare(r, m, i, &segments[i], tokens + (size_t)i * m->rows);
-    spl_batch batch = {.tokens = tokens,
-                       .n_rows = m->lanes * m->rows,
-                       .segments = segments,
-                       .n_segments = m->lanes,
-                       .kv_pool = r->pool.memory,
-                       .page_stride = r->pool.page_bytes,
-                       .lanes = r->decode};
+/* Steps alone for a while. */
+static spl_status measure_quiet(spl_rig *r, measured *m, uint64_t limit_ns, spl_error *err) {
+    spl_status st = SPL_OK;
+    struct rusage before, after;
     uint64_t begin = spl_now_ns();
-    spl_status st = spl_step_run(r->step, &batch, err);
-    double seconds = (double)(spl_now_ns() - begin) * 1e-9;
-    for (uint32_t i = 0; i < m->lanes && st == SPL_OK; i++) {
-        spl_rig_lane *lane = &r->lanes[i];
-        if (r->decode[i].status != SPL_OK) {
-            *err = r->decode[i].error;
-            return err->code;
-        }
-        uint32_t retained = retained_rows(m, &r->decode[i]);
-        if (counted) {
-            m->n_retained += retained;
-            m->n_context += r->decode[i].n_context;
-        }
-        lane->n_retained = retained;
-        if (m->rows > 1) lane->pending.half ^= 1u;
-    }
-    if (st == SPL_OK && counted) {
-        m->n_steps++;
-        spl_samples_add(&m->seconds, seconds);
+    (void)getrusage(RUSAGE_SELF, &before);
+    while (st == SPL_OK && m->seconds.n < MAX_STEPS && (m->seconds.n < MIN_STEPS || spl_now_ns() - begin < limit_ns))
+        st = add_step(r, m, &m->seconds, err);
+    (void)getrusage(RUSAGE_SELF, &after);
+    m->n_faults += (uint64_t)(after.ru_minflt - before.ru_minflt + after.ru_majflt - before.ru_majflt);
+    m->n_disk_faults += (uint64_t)(after.ru_majflt - before.ru_majflt);
+    return st;
+}
+
+/* Stretches without and with busy threads in turn (A B B A ...), so that both meet the same neighbours. */
+static spl_status measure_both(spl_rig *r, measured *m, uint64_t limit_ns, spl_error *err) {
+    busy_crowd crowd = {.n = 0};
+    spl_status st = SPL_OK;
+    uint64_t begin = spl_now_ns();
+    for (uint32_t block = 0; st == SPL_OK && m->seconds.n < MAX_STEPS && m->busy_seconds.n < MAX_STEPS; block++) {
+        if (block % 2 == 0 && block >= MIN_BLOCKS && spl_now_ns() - begin >= limit_ns) break;
+        bool busy = block % 4 == 1 || block % 4 == 2;
+        spl_samples *to = busy ? &m->busy_seconds : &m->seconds;
+        if (busy) st = start_crowd(&crowd, m->o->busy, err);
+        if (st == SPL_OK) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
+        uint64_t start = spl_now_ns();
+        for (uint32_t n = 0; st == SPL_OK && (n < 2 || spl_now_ns() - start < BLOCK_NS); n++)
+            st = add_step(r, m, to, err);
+        end_crowd(&crowd);
     }
     return st;
 }
 
 static spl_status measure(spl_rig *r, measured *m, uint64_t *op_ns, spl_error *err) {
     spl_status st = SPL_OK;
-    uint64_t limit_ns = (uint64_t)((m->o->seconds > 0 ? m->o->seconds : 2) * 1e9);
-    for (int i = 0; i < WARM_STEPS && st == SPL_OK; i++) st = run_step(r, m, false, err);
-    uint64_t begin = spl_now_ns();
-    while (st == SPL_OK && m->n_steps < MAX_STEPS && (m->n_steps < MIN_STEPS || spl_now_ns() - begin < limit_ns))
-        st = run_step(r, m, true, err);
+    double wanted = m->o->seconds > 0 ? m->o->seconds : m->o->busy ? 6 : 2;
+    uint64_t limit_ns = (uint64_t)(wanted * 1e9);
+    for (int i = 0; i < WARM_STEPS && st == SPL_OK; i++) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
+    if (st == SPL_OK) st = (m->o->busy ? measure_both : measure_quiet)(r, m, limit_ns, err);
     spl_step_time_ops(r->step, op_ns);
-    for (int i = 0; i < STAGE_STEPS && st == SPL_OK; i++) st = run_step(r, m, false, err);
+    for (int i = 0; i < STAGE_STEPS && st == SPL_OK; i++) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
     spl_step_time_ops(r->step, NULL);
     return st;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static void put_busy(spl_bench_json *j, const measured *m) {
+    double quiet = spl_samples_median(&m->seconds), busy = spl_samples_median(&m->busy_seconds);
+    spl_put_u64(j, "busy_threads", m->o->busy);
+    spl_put_u64(j, "busy_steps", m->busy_seconds.n);
+    spl_put_samples(j, "busy_step_seconds", &m->busy_seconds);
+    spl_put_real(j, "busy_ratio", quiet > 0 ? busy / quiet : 0);
+    spl_put_real(j, "busy_bar", BUSY_BAR); /* for one busy thread on two cores */
 }
 
 static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const spl_bench_rates *rates,
                    const uint64_t *op_ns) {
     const spl_op_list *list = spl_step_decode_list(r->step);
-    uint32_t n_rows = m->rows * m->lanes;
-    uint32_t n_context = (uint32_t)lround((double)m->n_context / (double)m->n_steps);
-    uint64_t bytes = spl_op_list_step_bytes(list, m->lanes, m->context);
+    const spl_step_runs *runs = &m->runs;
+    uint32_t n_rows = runs->rows * runs->lanes, lanes = runs->lanes;
+    uint32_t n_context = (uint32_t)lround((double)runs->n_context / (double)runs->n_steps);
+    uint64_t bytes = spl_op_list_step_bytes(list, lanes, runs->context);
     uint64_t macs = spl_op_list_step_macs(list, n_rows, n_rows, n_context);
     double seconds = spl_samples_median(&m->seconds), roof = spl_roof_seconds(rates, bytes, macs);
-    double tau = (double)m->n_retained / (double)(m->n_steps * m->lanes);
+    double tau = (double)runs->n_retained / (double)(runs->n_steps * lanes);
     spl_rig_put(j, r);
-    spl_put_u64(j, "rows", m->rows);
-    spl_put_u64(j, "lanes", m->lanes);
-    spl_put_u64(j, "context_tokens", m->context);
-    spl_put_u64(j, "steps", m->n_steps);
+    spl_put_u64(j, "rows", runs->rows);
+    spl_put_u64(j, "lanes", lanes);
+    spl_put_u64(j, "context_tokens", runs->context);
+    spl_put_u64(j, "steps", m->seconds.n);
     spl_put_samples(j, "step_seconds", &m->seconds);
+    if (m->o->busy) {
+        put_busy(j, m);
+    } else {
+        spl_put_u64(j, "page_faults", m->n_faults);
+        spl_put_u64(j, "disk_page_faults", m->n_disk_faults);
+    }
+    spl_put_u64(j, "huge_page_bytes", spl_huge_page_bytes());
     spl_put_u64(j, "step_bytes", bytes);
     spl_put_u64(j, "step_macs", macs);
     spl_put_rates(j, rates);
@@ -141,9 +163,9 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     spl_put_real(j, "roof_fraction", seconds > 0 ? roof / seconds : 0);
     spl_put_real(j, "tau", tau);
     spl_put_text(j, "tau_source", m->o->synthetic_tau != 0 ? "synthetic" : "accepted");
-    spl_put_real(j, "tokens_per_second", seconds > 0 ? tau * m->lanes / seconds : 0);
-    spl_put_real(j, "roof_tokens_per_second", tau * m->lanes / roof);
-    spl_put(j, "stages", spl_rig_stages(list, op_ns, STAGE_STEPS, m->lanes, m->context, n_rows, n_rows, n_context));
+    spl_put_real(j, "tokens_per_second", seconds > 0 ? tau * lanes / seconds : 0);
+    spl_put_real(j, "roof_tokens_per_second", tau * lanes / roof);
+    spl_put(j, "stages", spl_rig_stages(list, op_ns, STAGE_STEPS, lanes, runs->context, n_rows, n_rows, n_context));
 }
 
 spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *err) {
@@ -153,14 +175,16 @@ spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *e
     spl_bench_rates rates = {0};
     spl_bench_json j = {0};
     measured m = {.o = o,
-                  .rows = o->rows ? o->rows : SPL_BLOCK_ROWS,
-                  .lanes = o->lanes ? o->lanes : 1,
-                  .context = o->context_tokens < SPL_BLOCK_ROWS ? SPL_BLOCK_ROWS : o->context_tokens};
+                  .runs = {.rows = o->rows ? o->rows : SPL_BLOCK_ROWS,
+                           .lanes = o->lanes ? o->lanes : 1,
+                           .context = o->context_tokens < SPL_BLOCK_ROWS ? SPL_BLOCK_ROWS : o->context_tokens,
+                           .drafts = o->draft,
+                           .synthetic_tau = o->synthetic_tau}};
     uint64_t *op_ns = NULL;
-    st = spl_rig_open(&rig, o, m.lanes, m.context, err);
+    st = spl_rig_open(&rig, o, m.runs.lanes, m.runs.context, err);
     if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
     if (st == SPL_OK) {
-        spl_bench_say(o, "steps of %u rows in %u lanes at context %u", m.rows, m.lanes, m.context);
+        spl_bench_say(o, "steps of %u rows in %u lanes at context %u", m.runs.rows, m.runs.lanes, m.runs.context);
         op_ns = calloc(spl_step_decode_list(rig.step)->n_ops, sizeof *op_ns);
         st = op_ns ? measure(&rig, &m, op_ns, err) : spl_fail(err, SPL_E_NOMEM, "no memory for the times of the ops");
     }

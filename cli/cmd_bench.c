@@ -239,6 +239,7 @@ int spl_cmd_bench(int argc, char **argv) {
         {"lanes", 0, SPL_OPT_U32, &o.lanes, "N", "step: lanes, 1 to 4 (default 1)", NULL},
         {"context", 0, SPL_OPT_U32, &o.context_tokens, "TOKENS", "step: history of every lane (default 8, the least)",
          NULL},
+        {"busy", 0, SPL_OPT_U32, &o.busy, "N", "step: N other threads compute during half of the runs", NULL},
         {"synthetic-acceptance", 0, SPL_OPT_NUMBER, &o.synthetic_tau, "TAU", "step: assume this acceptance length",
          NULL},
         {"tokens", 0, SPL_OPT_U32, &o.tokens, "N", "prefill: length of the prompt (default 512)", NULL},
@@ -261,6 +262,8 @@ int spl_cmd_bench(int argc, char **argv) {
         {"max-context", 0, SPL_OPT_U32, &o.max_context, "TOKENS", "accept, nano-quality, serve: context window", NULL},
         {"threads", 't', SPL_OPT_U32, &o.n_threads, "N", "worker threads (default: one per core)", NULL},
         {"cpu", 0, SPL_OPT_STRING, &o.cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},
+        {"mlock", 0, SPL_OPT_FLAG, &m.lock_weights, NULL, "keep the weights in memory, or refuse to start", NULL},
+        {"no-huge-pages", 0, SPL_OPT_FLAG, &o.no_huge_pages, NULL, "ask for no large pages (not for serve)", NULL},
         {"max-memory", 0, SPL_OPT_SIZE, &o.memory_limit_bytes, "SIZE", "memory limit (default: 85 % of what is free)",
          NULL},
         {0}};
@@ -268,8 +271,11 @@ int spl_cmd_bench(int argc, char **argv) {
     if (code >= 0) return code;
     if (n != 1) return spl_usage_error(&help, "say what to measure");
     if (!spl_bench_kind_find(kind)) return spl_usage_error(&help, "there is no benchmark '%s'", kind);
+    if (o.busy && strcmp(kind, "step") != 0) return spl_usage_error(&help, "--busy works with step only");
     if (strcmp(kind, "accept") == 0 && !o.prompts) return spl_usage_error(&help, "accept needs --prompts FILE");
     if (o.n_layers && !m.random_weights) return spl_usage_error(&help, "--layers works with --random-weights only");
     o.random_weights = m.random_weights;
+    o.lock_weights = m.lock_weights;
+    if (o.lock_weights) spl_raise_lock_limit();
     return measure(kind, &o, &m, json);
 }

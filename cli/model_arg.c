@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #ifdef __APPLE__
 #include <mach-o/dyld.h>
 #endif
 
+#include "base/clock.h"
 #include "base/dynbuf.h"
 #include "base/file_map.h"
 #include "base/hash.h"
@@ -192,17 +194,36 @@ spl_status spl_model_resolve(const spl_model_options *o, char **out, spl_error *
                     o->model);
 }
 
+void spl_raise_lock_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_MEMLOCK, &limit);
+}
+
+/* The bar of a load that takes a moment; small models never show it. */
+typedef struct open_bar {
+    spl_progress progress;
+    uint64_t start_ns;
+} open_bar;
+
 static bool open_progress(void *user, const char *stage, uint64_t done, uint64_t total) {
-    (void)user, (void)stage, (void)done, (void)total;
+    static const uint64_t patience_ns = 300000000u;
+    open_bar *bar = user;
+    if (bar->progress.is_terminal && (bar->progress.line_open || spl_now_ns() - bar->start_ns > patience_ns))
+        return spl_progress_step(&bar->progress, stage, done, total);
     return spl_signal_pending() != 0;
 }
 
 spl_status spl_model_open(const spl_model_options *o, uint32_t queue_limit, splash_engine **out, spl_error *err) {
     char *model;
     splash_error error = {0};
+    open_bar bar = {.start_ns = spl_now_ns()};
     *out = NULL;
     spl_status st = spl_model_resolve(o, &model, err);
     if (st != SPL_OK) return st;
+    if (o->lock_weights) spl_raise_lock_limit();
+    spl_progress_init(&bar.progress);
     splash_options options = {.model = model,
                               .random_weights = o->random_weights,
                               .no_draft = o->no_draft,
@@ -213,8 +234,11 @@ spl_status spl_model_open(const spl_model_options *o, uint32_t queue_limit, spla
                               .cpu_tier = o->cpu_tier,
                               .memory_limit_bytes = o->memory_limit_bytes,
                               .queue_limit = queue_limit,
-                              .progress = open_progress};
+                              .lock_weights = o->lock_weights,
+                              .progress = open_progress,
+                              .progress_user = &bar};
     splash_status code = splash_open(out, &options, &error);
+    spl_progress_end(&bar.progress);
     free(model);
     return code == SPLASH_OK ? SPL_OK : spl_fail(err, (spl_status)code, "%s", error.text);
 }

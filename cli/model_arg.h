@@ -11,7 +11,7 @@
 /* The options that every command with a model shares. */
 typedef struct spl_model_options {
     const char *model; /* NULL: the model that comes with the program */
-    bool random_weights, no_draft, no_lookup;
+    bool random_weights, no_draft, no_lookup, lock_weights;
     uint32_t n_layers, context_tokens, n_threads;
     const char *cpu_tier;
     uint64_t memory_limit_bytes;
@@ -28,6 +28,7 @@ typedef struct spl_model_options {
         {"max-context", 0, SPL_OPT_U32, &(m)->context_tokens, "TOKENS", "context window (K = 1024; default: what fits)", \
          NULL},                                                                                                          \
         {"threads", 't', SPL_OPT_U32, &(m)->n_threads, "N", "worker threads (default: one per core)", NULL},             \
+        {"mlock", 0, SPL_OPT_FLAG, &(m)->lock_weights, NULL, "keep the weights in memory, or refuse to start", NULL},    \
         {"cpu", 0, SPL_OPT_STRING, &(m)->cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},    \
     {                                                                                                                    \
         "max-memory", 0, SPL_OPT_SIZE, &(m)->memory_limit_bytes, "SIZE",                                                 \
@@ -38,7 +39,11 @@ typedef struct spl_model_options {
  * *out is malloc'ed. Errors name everything that was tried. */
 spl_status spl_model_resolve(const spl_model_options *options, char **out, spl_error *err);
 
-/* Resolves and opens, with "Loading" on stderr. A signal that comes meanwhile gives SPL_E_CANCELLED. */
+/* Raises the soft limit of locked memory to the hard one: what --mlock may use. */
+void spl_raise_lock_limit(void);
+
+/* Resolves and opens; a bar on stderr shows the weights coming in when that takes a moment and stderr is a terminal. A
+ * signal that comes meanwhile gives SPL_E_CANCELLED. */
 spl_status spl_model_open(const spl_model_options *options, uint32_t queue_limit, splash_engine **out, spl_error *err);
 
 #endif

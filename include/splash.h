@@ -56,6 +56,8 @@ typedef struct splash_options {
     bool random_draft;           /* random_weights: with a draft, whose guesses are rarely right */
     bool no_draft, no_lookup;    /* leave a source of proposals out; text is the same either way */
     uint32_t fixed_rows; /* tests, benchmarks: verify this many rows (2..8) whenever proposals exist; 0: choose */
+    bool lock_weights;   /* keep the weights in memory; splash_open fails with LIMIT when the system forbids it */
+    bool no_huge_pages;  /* ask for no large pages, to measure what they bring */
     /* Called during splash_open with bytes done and total; may be NULL. Return true to give up. */
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;

@@ -49,7 +49,7 @@ static spl_status open_package(spl_package **out, const splash_options *o, spl_e
     if (!o->random_weights) return spl_package_open(out, o->model, SPL_CHECK_QUICK, err);
     const spl_geometry *g = spl_geometry_find(o->model);
     if (!g) return spl_fail(err, SPL_E_NOTFOUND, "no geometry is called '%s'", o->model);
-    return spl_package_random(out, g, o->n_layers, o->random_draft, 1, err);
+    return spl_package_random_paged(out, g, o->n_layers, o->random_draft, 1, !o->no_huge_pages, err);
 }
 
 static spl_status fill_config(spl_engine_config *config, const splash_options *o, spl_error *err) {
@@ -58,6 +58,7 @@ static spl_status fill_config(spl_engine_config *config, const splash_options *o
     config->queue_limit = o->queue_limit ? o->queue_limit : DEFAULT_QUEUE;
     config->no_draft = o->no_draft;
     config->no_lookup = o->no_lookup;
+    config->small_pages = o->no_huge_pages;
     config->fixed_rows = o->fixed_rows;
     config->limit_bytes = o->memory_limit_bytes;
     if (config->limit_bytes) return SPL_OK;
@@ -130,27 +131,68 @@ static bool report(const splash_options *o, const char *stage, uint64_t done, ui
     return o->progress && o->progress(o->progress_user, stage, done, total);
 }
 
-/* Touches the mapped weights once, so that the first request does not pay for reading them from disk. */
-static spl_status warm_weights(const splash_engine *e, const splash_options *o, spl_error *err) {
+/* What is being touched, and how far it is. */
+typedef struct warming {
+    const splash_options *options;
+    uint64_t total, done, reported;
+} warming;
+
+static spl_status touch(warming *w, const uint8_t *data, uint64_t n_bytes, spl_error *err) {
     enum { STRIDE = 4096, REPORT_BYTES = 64 << 20 };
-    const spl_geometry *g = spl_package_geometry(e->package);
-    uint32_t n_layers = spl_package_n_layers(e->package);
-    uint64_t total = 0, done = 0, reported = 0;
-    spl_tensor_spec spec;
     volatile uint8_t sink = 0;
-    for (uint32_t i = 0; spl_layout_tensor(g, SPL_FILE_TARGET, n_layers, i, &spec); i++) total += spec.bytes;
-    for (uint32_t i = 0; spl_layout_tensor(g, SPL_FILE_TARGET, n_layers, i, &spec); i++) {
-        const uint8_t *data = spl_package_tensor(e->package, spec.role, spec.layer, NULL);
-        for (uint64_t at = 0; data && at < spec.bytes; at += STRIDE) {
-            sink = (uint8_t)(sink + data[at]);
-            if (done + at - reported < REPORT_BYTES) continue;
-            reported = done + at;
-            if (report(o, "weights", reported, total)) return spl_fail(err, SPL_E_CANCELLED, "loading was cancelled");
-        }
-        done += spec.bytes;
+    for (uint64_t at = 0; data && at < n_bytes; at += STRIDE) {
+        sink = (uint8_t)(sink + data[at]);
+        if (w->done + at - w->reported < REPORT_BYTES) continue;
+        w->reported = w->done + at;
+        if (report(w->options, "weights", w->reported, w->total))
+            return spl_fail(err, SPL_E_CANCELLED, "loading was cancelled");
     }
-    (void)report(o, "weights", total, total);
+    w->done += n_bytes;
     return SPL_OK;
+}
+
+/* Touches the mapped weights once, so that the first request does not pay for reading them from disk. */
+static spl_status warm_weights(const splash_engine *e, const splash_options *o, bool drafts, spl_error *err) {
+    const spl_geometry *g = spl_package_geometry(e->package);
+    uint32_t n_layers = spl_package_n_layers(e->package), n_files = drafts ? 2 : 1;
+    const spl_file_id files[] = {SPL_FILE_TARGET, SPL_FILE_DRAFT};
+    warming w = {.options = o};
+    spl_tensor_spec spec;
+    spl_status st = SPL_OK;
+    for (uint32_t f = 0; f < n_files; f++)
+        for (uint32_t i = 0; spl_layout_tensor(g, files[f], n_layers, i, &spec); i++) w.total += spec.bytes;
+    if (report(o, "weights", 0, w.total)) return spl_fail(err, SPL_E_CANCELLED, "loading was cancelled");
+    for (uint32_t f = 0; f < n_files; f++)
+        for (uint32_t i = 0; st == SPL_OK && spl_layout_tensor(g, files[f], n_layers, i, &spec); i++)
+            st = touch(&w, spl_package_tensor(e->package, spec.role, spec.layer, NULL), spec.bytes, err);
+    if (st == SPL_OK) (void)report(o, "weights", w.total, w.total);
+    return st;
+}
+
+/* A control group that is too small would have the process killed instead of refusing the lock. */
+static spl_status check_lock_room(const spl_package *package, bool drafts, spl_error *err) {
+    spl_memory_room room;
+    uint64_t n_bytes = spl_package_mapped_bytes(package, drafts);
+    if (spl_memory_room_get("", &room, err) != SPL_OK || n_bytes <= room.available_bytes) return SPL_OK;
+    return spl_fail(err, SPL_E_LIMIT,
+                    "cannot lock the weights of %.3f GB in memory: %s leaves %.3f GB; give it more memory%s or do "
+                    "without the lock",
+                    (double)n_bytes * 1e-9, room.group_bytes < room.machine_bytes ? "the control group" : "the machine",
+                    (double)room.available_bytes * 1e-9,
+                    room.group_bytes < room.machine_bytes ? " (MemoryMax= in a systemd unit)" : "");
+}
+
+/* Brings the weights in and, when asked for, keeps them there. Generated weights are in memory already. */
+static spl_status settle_weights(const splash_engine *e, const splash_options *o, bool drafts, spl_error *err) {
+    spl_status st = SPL_OK;
+    if (!o->random_weights) {
+        spl_package_advise_pages(e->package, !o->no_huge_pages);
+        if (o->lock_weights) st = check_lock_room(e->package, drafts, err);
+    }
+    if (st == SPL_OK && o->lock_weights) st = spl_package_lock(e->package, drafts, false, err);
+    if (st == SPL_OK && !o->random_weights) st = warm_weights(e, o, drafts, err);
+    if (st == SPL_OK && o->lock_weights) st = spl_package_lock(e->package, drafts, true, err);
+    return st;
 }
 
 static spl_status open_parts(splash_engine *e, const splash_options *o, spl_error *err) {
@@ -175,7 +217,8 @@ static spl_status open_parts(splash_engine *e, const splash_options *o, spl_erro
     spl_plan plan;
     st = spl_engine_plan(spl_package_geometry(e->package), spl_package_n_layers(e->package),
                          spl_package_has_draft(e->package), &config, &plan, err);
-    if (st == SPL_OK && !o->random_weights) st = warm_weights(e, o, err);
+    bool drafts = spl_package_has_draft(e->package) && !o->no_draft;
+    if (st == SPL_OK) st = settle_weights(e, o, drafts, err);
     if (st == SPL_OK) st = spl_engine_create(&e->engine, &config, err);
     return st;
 }

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/huge_pages.h"
 #include "engine/lane.h"
 
 enum {
@@ -83,7 +84,8 @@ static spl_step_config step_config(const spl_geometry *g, const spl_engine_confi
                              .max_logit_rows = SPL_MAX_LANES,
                              .decode = true,
                              .draft = drafts,
-                             .oracle = config->oracle};
+                             .oracle = config->oracle,
+                             .small_pages = config->small_pages};
 }
 
 spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, bool has_draft, const spl_engine_config *config,
@@ -645,18 +647,18 @@ static void *engine_main(void *arg) {
 static spl_status make_lane(spl_engine *e, spl_lane *lane, spl_error *err) {
     uint32_t n_layers = spl_package_n_layers(e->config.package);
     lane_sizes z = sizes_of(e->g, n_layers, e->plan.context_tokens, e->drafts);
-    void *cell = NULL, *memory = NULL;
+    bool huge = !e->config.small_pages;
     spl_status st = spl_page_table_init(&lane->pages, e->plan.context_tokens + VERIFY_SPARE_TOKENS, err);
     if (st != SPL_OK) return st;
     size_t n_bytes = z.pending + z.ring + z.features + z.lookup;
-    if (posix_memalign(&cell, 4096, (size_t)e->plan.state_cell_bytes) == 0) lane->cell = cell;
-    if (posix_memalign(&memory, 4096, n_bytes) == 0) lane->memory = memory;
+    lane->cell = spl_alloc_pages((size_t)e->plan.state_cell_bytes, huge);
+    lane->memory = spl_alloc_pages(n_bytes, huge);
     lane->penalty_memory = malloc(z.penalties);
     if (!lane->cell || !lane->memory || !lane->penalty_memory)
         return spl_fail(err, SPL_E_NOMEM, "no memory for a lane of %llu bytes",
                         (unsigned long long)(e->plan.state_cell_bytes + n_bytes + z.penalties));
-    uint8_t *at = memory;
-    memset(memory, 0, n_bytes);
+    uint8_t *at = lane->memory;
+    memset(at, 0, n_bytes);
     spl_pending_place(&lane->pending, at, e->g, n_layers);
     at += z.pending;
     if (e->drafts) {
@@ -676,6 +678,7 @@ static spl_status make_parts(spl_engine *e, spl_error *err) {
     config.team = e->team;
     st = spl_step_create(&e->step, &config, err);
     if (st == SPL_OK) st = spl_page_pool_init(&e->pages, (size_t)e->plan.kv_page_bytes, e->plan.kv_pages, err);
+    if (st == SPL_OK) spl_advise_pages(e->pages.memory, (size_t)e->plan.kv_bytes, !e->config.small_pages);
     e->n_lanes = e->plan.max_lanes;
     for (uint32_t i = 0; i < e->n_lanes && st == SPL_OK; i++) st = make_lane(e, &e->lanes[i], err);
     if (st != SPL_OK) return st;

@@ -64,6 +64,7 @@ typedef struct spl_engine_config {
     uint64_t limit_bytes;
     uint32_t queue_limit;
     bool no_draft, no_lookup; /* leave a source of proposals out */
+    bool small_pages;         /* ask for no large pages */
     uint32_t fixed_rows; /* tests and benchmarks: always verify this many rows when a source offers them; 0: choose */
 } spl_engine_config;
 

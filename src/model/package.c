@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 
 #include "base/bytes.h"
+#include "base/huge_pages.h"
+#include "base/memory_lock.h"
 #include "model/package_private.h"
 
 enum { SIDE_JSON_MAX_BYTES = 4 << 20, HASH_CHUNK_BYTES = 4 << 20 };
@@ -291,6 +293,33 @@ uint32_t spl_package_n_layers(const spl_package *p) { return p->manifest->n_laye
 bool spl_package_has_draft(const spl_package *p) { return p->manifest->has_draft; }
 const char *spl_package_digest(const spl_package *p) { return p->digest; }
 void spl_package_get_defaults(const spl_package *p, spl_package_defaults *out) { *out = p->defaults; }
+
+/* The weight files that serve text. */
+static uint32_t text_maps(const spl_package *p, bool with_draft, spl_map maps[SPL_N_FILES]) {
+    uint32_t n = 0;
+    maps[n++] = p->maps[SPL_FILE_TARGET];
+    if (with_draft) maps[n++] = p->maps[SPL_FILE_DRAFT];
+    return n;
+}
+
+spl_status spl_package_lock(const spl_package *p, bool with_draft, bool finish, spl_error *err) {
+    spl_map maps[SPL_N_FILES];
+    uint32_t n = text_maps(p, with_draft, maps);
+    return (finish ? spl_lock_finish : spl_lock_prepare)(maps, n, "the weights", err);
+}
+
+uint64_t spl_package_mapped_bytes(const spl_package *p, bool with_draft) {
+    spl_map maps[SPL_N_FILES];
+    uint64_t total = 0;
+    for (uint32_t i = 0, n = text_maps(p, with_draft, maps); i < n; i++) total += maps[i].n_bytes;
+    return total;
+}
+
+void spl_package_advise_pages(const spl_package *p, bool huge) {
+    for (int file = 0; file < SPL_N_FILES; file++) {
+        if (p->maps[file].data) spl_advise_pages(p->maps[file].data, p->maps[file].n_bytes, huge);
+    }
+}
 
 static bool folder_has(const char *folder, const char *name) {
     char *path = spl_path_join(folder, name);

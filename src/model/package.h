@@ -28,7 +28,18 @@ spl_status spl_package_open(spl_package **out, const char *path, spl_package_che
  * give equal bytes. No tokenizer, path "(random)". Errors: SPL_E_NOMEM, SPL_E_GEOMETRY (no draft). */
 spl_status spl_package_random(spl_package **out, const spl_geometry *g, uint32_t n_layers, bool with_draft,
                               uint64_t seed, spl_error *err);
+/* The same with or against large pages; spl_package_random asks for them. */
+spl_status spl_package_random_paged(spl_package **out, const spl_geometry *g, uint32_t n_layers, bool with_draft,
+                                    uint64_t seed, bool huge_pages, spl_error *err);
 void spl_package_close(spl_package *p); /* accepts NULL */
+
+/* Keeps the weights in memory, those of the draft too when `with_draft`, in the two steps of base/memory_lock.h: before
+ * and, with `finish`, after they were read once. Errors: SPL_E_LIMIT. */
+spl_status spl_package_lock(const spl_package *p, bool with_draft, bool finish, spl_error *err);
+/* Bytes of the mapped weight files, the draft's too when `with_draft`. */
+uint64_t spl_package_mapped_bytes(const spl_package *p, bool with_draft);
+/* Asks for large pages of the mapped weights, or against them. */
+void spl_package_advise_pages(const spl_package *p, bool huge);
 
 const spl_geometry *spl_package_geometry(const spl_package *p);
 const char *spl_package_path(const spl_package *p);

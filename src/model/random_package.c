@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "base/bytes.h"
+#include "base/huge_pages.h"
 #include "model/package_private.h"
 
 #ifndef MAP_NORESERVE
@@ -113,16 +114,14 @@ static void fill_small(uint8_t *to, const spl_tensor_spec *t, uint64_t seed) {
     }
 }
 
-static spl_status fill_file(spl_package *p, spl_file_id file, uint64_t seed, spl_error *err) {
+static spl_status fill_file(spl_package *p, spl_file_id file, uint64_t seed, bool huge_pages, spl_error *err) {
     uint64_t n_bytes = spl_manifest_file_bytes(p->manifest, file);
     if (n_bytes == 0) return SPL_OK;
     uint8_t *data =
         mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)
         return spl_fail(err, SPL_E_NOMEM, "no memory for %llu bytes of random weights", (unsigned long long)n_bytes);
-#ifdef MADV_HUGEPAGE
-    (void)madvise(data, (size_t)n_bytes, MADV_HUGEPAGE);
-#endif
+    spl_advise_pages(data, (size_t)n_bytes, huge_pages);
     p->maps[file].data = data;
     p->maps[file].n_bytes = (size_t)n_bytes;
     for (uint32_t i = 0; i < p->manifest->n_tensors; i++) {
@@ -142,6 +141,11 @@ static spl_status fill_file(spl_package *p, spl_file_id file, uint64_t seed, spl
 
 spl_status spl_package_random(spl_package **out, const spl_geometry *g, uint32_t n_layers, bool with_draft,
                               uint64_t seed, spl_error *err) {
+    return spl_package_random_paged(out, g, n_layers, with_draft, seed, true, err);
+}
+
+spl_status spl_package_random_paged(spl_package **out, const spl_geometry *g, uint32_t n_layers, bool with_draft,
+                                    uint64_t seed, bool huge_pages, spl_error *err) {
     *out = NULL;
     spl_package *p = calloc(1, sizeof *p);
     if (p) p->path = strdup("(random)");
@@ -152,7 +156,8 @@ spl_status spl_package_random(spl_package **out, const spl_geometry *g, uint32_t
     spl_status st = spl_manifest_new(&p->manifest, g, n_layers, with_draft, err);
     if (st == SPL_OK) st = spl_manifest_identity(p->manifest, p->manifest->identity, err);
     if (st == SPL_OK) st = spl_package_index(p, err);
-    for (int file = 0; file < SPL_N_FILES && st == SPL_OK; file++) st = fill_file(p, (spl_file_id)file, seed, err);
+    for (int file = 0; file < SPL_N_FILES && st == SPL_OK; file++)
+        st = fill_file(p, (spl_file_id)file, seed, huge_pages, err);
     if (st != SPL_OK) {
         spl_package_close(p);
         return st;

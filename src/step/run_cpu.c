@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/huge_pages.h"
 #include "step/run.h"
 
 static size_t scratch_bytes_of(const spl_geometry *g) {
@@ -614,14 +615,13 @@ static void bind_layers(spl_step *s, const spl_package *package) {
     s->successor = spl_package_tensor(package, SPL_T_DRAFT_SUCCESSOR, SPL_NO_LAYER, NULL);
 }
 
-static void *aligned_zeroed(size_t n_bytes) {
-    void *memory = NULL;
-    if (posix_memalign(&memory, 4096, n_bytes) != 0) return NULL;
-    memset(memory, 0, n_bytes);
+static void *aligned_zeroed(size_t n_bytes, bool huge) {
+    void *memory = spl_alloc_pages(n_bytes, huge);
+    if (memory) memset(memory, 0, n_bytes);
     return memory;
 }
 
-static spl_status allocate(spl_step *s, spl_error *err) {
+static spl_status allocate(spl_step *s, bool huge, spl_error *err) {
     uint64_t arena = arena_bytes_of(s->lists);
     uint32_t n_ops = s->lists[0].n_ops > s->lists[1].n_ops ? s->lists[0].n_ops : s->lists[1].n_ops;
     uint32_t n_context = s->lists[0].max_context_rows > s->lists[1].max_context_rows ? s->lists[0].max_context_rows
@@ -630,8 +630,8 @@ static spl_status allocate(spl_step *s, spl_error *err) {
     s->layers = calloc(s->n_layers, sizeof *s->layers);
     s->shares = calloc(n_ops, sizeof *s->shares);
     s->inverse_frequency = calloc(s->g->rotary_dims / 2, sizeof(float));
-    s->arena = aligned_zeroed((size_t)arena);
-    s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team));
+    s->arena = aligned_zeroed((size_t)arena, huge);
+    s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team), huge);
     if (draft) {
         s->draft_layers = calloc(s->g->draft->n_layers, sizeof *s->draft_layers);
         s->draft_frequency = calloc(s->g->draft->head_dim / 2, sizeof(float));
@@ -656,7 +656,7 @@ spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_er
     if (st == SPL_OK) st = spl_weights_bind(&s->weights[SPL_FILE_TARGET], config->package, SPL_FILE_TARGET, err);
     if (st == SPL_OK && config->draft)
         st = spl_weights_bind(&s->weights[SPL_FILE_DRAFT], config->package, SPL_FILE_DRAFT, err);
-    if (st == SPL_OK) st = allocate(s, err);
+    if (st == SPL_OK) st = allocate(s, !config->small_pages, err);
     if (st != SPL_OK) {
         spl_step_destroy(s);
         return st;

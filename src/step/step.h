@@ -83,6 +83,7 @@ typedef struct spl_step_config {
     bool decode;                       /* make the list for decode runs as well */
     bool draft;                        /* the package's draft: blocks in decode runs, rings in all runs */
     bool oracle;
+    bool small_pages; /* ask for no large pages */
 } spl_step_config;
 
 /* Arena bytes plus per-thread scratch of a step, without making it: `config` without package, kernels and team. */

@@ -91,6 +91,35 @@ def test_run_settings(fake_model):
     assert json.loads(run("run", "-m", fake_model, "--system", "abc", "[[dump]]").stdout)["n_prompt"] > plain
 
 
+@pytest.mark.parametrize("command", ["run", "chat", "serve", "bench"])
+def test_lock_is_offered(command):
+    assert re.search(r"--mlock +keep the weights in memory, or refuse to start", run(command, "--help").stdout)
+
+
+def test_lock_reaches_the_engine(fake_model):
+    assert json.loads(run("run", "-m", fake_model, "[[dump]]").stdout)["lock_weights"] is False
+    assert json.loads(run("run", "-m", fake_model, "--mlock", "[[dump]]").stdout)["lock_weights"] is True
+    assert run("run", "--mlock=yes", "x").returncode == 2
+
+
+def without_privileges():
+    import resource
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+@pytest.mark.skipif("SPLASH_REAL" not in os.environ, reason="needs the real engine")
+@pytest.mark.parametrize("args", [["serve", "--port", "0"], ["run", "x"], ["bench", "step"]])
+def test_lock_beyond_the_limit_is_refused(args):
+    model = ["--model", "toy", "--random-weights"]
+    r = subprocess.run([os.environ["SPLASH_REAL"], *args, *model, "--mlock"], capture_output=True, text=True, timeout=60, preexec_fn=without_privileges)
+    assert r.returncode == 1 and r.stdout == ""
+    assert "MB" in r.stderr and "0.07 MB" in r.stderr and "ulimit -l unlimited" in r.stderr and "LimitMEMLOCK=infinity" in r.stderr
+
+
 def test_run_json(fake_model):
     r = run("run", "--model", fake_model, "--json", "hi")
     d = json.loads(r.stdout)
@@ -196,6 +225,26 @@ def test_chat_on_a_terminal(fake_model):
     t.until("> ")
     t.send("\x04")
     assert t.wait() == 0
+
+
+@pytest.mark.parametrize("command", [["run", "hi"], ["serve", "--port", "0"]])
+def test_a_slow_load_shows_a_bar_on_a_terminal(fake_model, monkeypatch, command):
+    monkeypatch.setenv("FAKE_OPEN_MS", "700")
+    t = Terminal(*command, "-m", fake_model)
+    t.until("weights")
+    t.until("MB/s")
+    t.until("left")
+    t.until("hi\r\n" if command[0] == "run" else "Ready")
+    if command[0] == "serve":
+        os.kill(t.pid, signal.SIGTERM)
+    assert t.wait() == 0
+
+
+def test_a_load_elsewhere_or_in_no_time_shows_none(fake_model):
+    assert "MB/s" not in run("run", "-m", fake_model, "hi", env={"FAKE_OPEN_MS": "700"}).stderr
+    t = Terminal("run", "-m", fake_model, "hi")
+    t.until("tok/s")
+    assert t.wait() == 0 and "MB/s" not in t.before
 
 
 def test_interrupt_while_typing(fake_model):

@@ -55,7 +55,7 @@ struct splash_engine {
     splash_request *requests;
     splash_stats stats;
     uint32_t queue_limit, context;
-    bool closing;
+    bool lock_weights, closing;
 };
 
 static splash_status fake_fail(splash_error *err, splash_status code, const char *text) {
@@ -87,7 +87,7 @@ splash_status splash_open(splash_engine **out, const splash_options *options, sp
     for (long i = 0; delay && i < atol(delay); i += 10) {
         struct timespec ten = {0, 10000000};
         (void)nanosleep(&ten, NULL);
-        if (options->progress && options->progress(options->progress_user, "load", (uint64_t)i, 1000))
+        if (options->progress && options->progress(options->progress_user, "weights", (uint64_t)i, 1000))
             return fake_fail(err, SPLASH_E_CANCELLED, "given up");
     }
     splash_engine *e = calloc(1, sizeof *e);
@@ -96,6 +96,7 @@ splash_status splash_open(splash_engine **out, const splash_options *options, sp
     (void)pthread_cond_init(&e->changed, NULL);
     e->queue_limit = options->queue_limit ? options->queue_limit : 64;
     e->context = options->context_tokens ? options->context_tokens : 4096;
+    e->lock_weights = options->lock_weights;
     e->stats.kv_pages_total = 64;
     *out = e;
     return SPLASH_OK;
@@ -411,13 +412,14 @@ static char *dump_request(const splash_request *r) {
         (void)snprintf(key, sizeof key, "%u", r->prompt.logit_bias[i].token);
         (void)json_object_set_new(bias, key, json_real((double)r->prompt.logit_bias[i].bias));
     }
-    json_t *j = json_pack(
-        "{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I}", "temperature", (double)s->temperature,
-        "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p, "presence_penalty",
-        (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty, "repetition_penalty",
-        (double)s->repetition_penalty, "seed", seed, "max_new_tokens", (int)r->prompt.max_new_tokens, "ignore_eos",
-        (int)r->prompt.ignore_eos, "chat", (int)r->prompt.chat, "thinking", (int)r->prompt.starts_in_reasoning, "tools",
-        (int)r->tools, "stop", stop, "bias", bias, "n_prompt", (json_int_t)r->prompt.n_tokens);
+    json_t *j =
+        json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I,s:b}", "temperature",
+                  (double)s->temperature, "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
+                  "presence_penalty", (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
+                  "repetition_penalty", (double)s->repetition_penalty, "seed", seed, "max_new_tokens",
+                  (int)r->prompt.max_new_tokens, "ignore_eos", (int)r->prompt.ignore_eos, "chat", (int)r->prompt.chat,
+                  "thinking", (int)r->prompt.starts_in_reasoning, "tools", (int)r->tools, "stop", stop, "bias", bias,
+                  "n_prompt", (json_int_t)r->prompt.n_tokens, "lock_weights", (int)r->engine->lock_weights);
     char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(7));
     json_decref(j);
     return text;
