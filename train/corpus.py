@@ -24,10 +24,9 @@ import template
 import toolcalls
 
 WINDOW = 512                          # positions per training window
-SHARES = {"chat": 0.52, "code": 0.32, "drill": 0.025}     # of the documents' characters
-# The second stage: looking things up in the context is learned late, so most of it is that.
-SHARES_COPYING = {"tool": 0.38, "recall": 0.24, "chat": 0.2, "code": 0.13, "drill": 0.01}
-GSM8K_SHARE, MANUAL_SHARE = 0.4, 0.3                      # of those sources
+SHARES = {"tool": 0.34, "recall": 0.09, "chat": 0.29, "code": 0.25, "drill": 0.025}   # of the documents' characters
+REPEATED = 0.05                                           # windows of repeated random tokens
+LIBRARY_SHARE, GSM8K_SHARE, MANUAL_SHARE = 0.4, 0.4, 0.3  # of those sources
 SKIP_FOLDERS = ("test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo", "encodings", "pydoc_data")
 
 
@@ -106,19 +105,13 @@ def make_document(kind, rng):
     return makers[kind](rng), None
 
 
-def documents(characters, seed, prompts, gsm8k=None, manual=None, copying=False):
-    """All documents in random order; `characters` is the wanted total size. With `copying` the mix is that of the
-    second stage and holds generated documents only."""
+def documents(characters, seed, prompts, gsm8k=None, manual=None):
+    """All documents in random order; `characters` is the wanted total size of the generated ones."""
     rng = random.Random(seed)
-    if copying:
-        docs = generated(characters, SHARES_COPYING, rng, prompts)
-        rng.shuffle(docs)
-        return docs
-    docs = [("library", t, None) for t in library_documents() if not withheld(t)]
+    docs = [("library", t, None) for t in library_documents() if not withheld(t) and rng.random() < LIBRARY_SHARE]
     docs += [("manual", t, None) for t in manual_documents(manual)
              if not withheld(t) and rng.random() < MANUAL_SHARE]
     docs += [("gsm8k", *chat_document(m)) for m in gsm8k_documents(gsm8k, rng) if rng.random() < GSM8K_SHARE]
-    rng.shuffle(docs)
     docs += generated(characters, SHARES, rng, prompts)
     rng.shuffle(docs)
     return docs
@@ -178,6 +171,26 @@ def pack(encoded, end_id, open_windows=48):
         out_ids[row, :size] = np.concatenate(ids)
         out_flags[row, :size] = np.concatenate(flags)
     return out_ids, out_flags
+
+
+def repeated_tokens(count, ordinary, rng):
+    """`count` windows of random segments of 4 to 45 tokens, each written two or three times: ids and learn flags as of pack().
+
+    Only the copies are learned, from their second token on: nothing predicts them but the copied text.
+    ordinary: number of token ids to draw from.
+    """
+    ids, flags = np.zeros((count, WINDOW + 1), np.uint16), np.zeros((count, WINDOW + 1), np.uint8)
+    for row, learn in zip(ids, flags):
+        pool = rng.choice(ordinary, int(2 ** rng.uniform(5, 12)), replace=False)
+        at = 0
+        while at <= WINDOW:
+            segment = rng.choice(pool, int(2 ** rng.uniform(2, 5.5)))
+            for copy in range(rng.integers(2, 4)):
+                end = min(at + len(segment), WINDOW + 1)
+                row[at:end] = segment[:end - at]
+                learn[at + 1:end] = copy > 0
+                at = end
+    return ids, flags
 
 
 def heldout_text(docs, seed=987654321):

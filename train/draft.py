@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train nano's DFlash 2 draft: sample answers from the target, fit the draft, measure tau, export.
 
-    python train/draft.py --target CHECKPOINT --work DIR --out DIR [--minutes 20]
+    python train/draft.py --target CHECKPOINT --work DIR --out DIR [--minutes 20] [--server URL]
     python train/draft.py ... --no-conv --no-selector      (ablations)
+    python train/draft.py --target CHECKPOINT --out DIR --measure bench/prompts/python.jsonl ...
+
+With --server the answers come from a running `splash serve` of the packed target, which is much faster than the network
+in Python and gives exactly the text the packed target writes. The tapped states of all answers are computed once and
+kept in --work (2 bytes a number), so that a training step runs the draft alone.
 
 tau is the mean number of tokens committed per draft-and-verify step in greedy decoding, the
 verifier's own token included (1 to 8).
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import os
 import random
 import time
+import urllib.request
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 
 import chatdata
 import dflash2
 import model
+import optim
 import pyfunctions
 import quality
 import quant
@@ -38,7 +46,7 @@ def prompts(rng, tok, count):
     """`count` prompts as id lists: chats up to the assistant's turn, and starts of functions."""
     out = []
     while len(out) < count:
-        if rng.random() < 0.75:
+        if rng.random() < 0.6:
             messages, tools = chatdata.conversation(rng)
             while messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
@@ -62,11 +70,11 @@ def pick(logits, temperature):
 
 
 @torch.no_grad()
-def answer_group(net, group, temperature, new=160):
+def answer_group(net, group, temperature, new=160, limit=LIMIT):
     """Sample answers to prompts of one length; returns [(ids, prompt length)]."""
     feed, cache, start = torch.tensor(group), None, len(group[0])
     out, alive = [list(ids) for ids in group], [True] * len(group)
-    for _ in range(min(new, LIMIT - start)):
+    for _ in range(min(new, limit - start)):
         result = net(input_ids=feed, cache=cache, use_cache=True, logits_to_keep=1)
         cache, token = result.cache, pick(result.logits[:, -1].float(), temperature)
         for i, t in enumerate(token.tolist()):
@@ -97,6 +105,29 @@ def sample(net, tok, count, seed, greedy_share=0.5, batch=48, deadline=None):
     return out
 
 
+def served(url, tok, count, seed, greedy_share=0.5, new=200, deadline=None):
+    """As sample(), with the answers of a running server of the target; answers are tokenised again."""
+    rng = random.Random(seed)
+    jobs = [(ids, 0.0 if rng.random() < greedy_share else 1.0, i) for i, ids in enumerate(prompts(rng, tok, count))]
+
+    def one(job):
+        ids, temperature, number = job
+        if deadline and time.time() > deadline:
+            return None
+        ask = {"prompt": ids, "max_tokens": min(new, LIMIT - len(ids)), "temperature": temperature, "top_k": 20, "top_p": 0.95,
+               "seed": number}
+        head = {"content-type": "application/json"}
+        with urllib.request.urlopen(urllib.request.Request(url + "/v1/completions", json.dumps(ask).encode(), head)) as reply:
+            choice = json.load(reply)["choices"][0]
+        out = tok.encode(choice["text"]).ids
+        if choice["finish_reason"] == "stop":
+            out.append(model.IM_END if model.IM_START in ids else model.EOT)
+        return list(ids) + out, len(ids)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return [row for row in pool.map(one, jobs) if row]
+
+
 # ---- one training batch ----------------------------------------------------------------------
 
 @torch.no_grad()
@@ -104,6 +135,35 @@ def tap(net, ids, taps):
     """Target states after the tapped layers, [B, S, taps * H]."""
     states = net.model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
     return torch.cat([states[i + 1] for i in taps], -1)
+
+
+def features_of(net, rows, taps, path, batch=24):
+    """Tapped states of all rows, one after the other, [tokens, taps * H] bf16 in a file mapped into memory."""
+    total, width = sum(len(ids) for ids, _ in rows), len(taps) * net.config.hidden_size
+    if not os.path.exists(path):
+        store = torch.from_file(path + ".tmp", shared=True, size=total * width, dtype=torch.bfloat16).view(total, width)
+        starts = np.cumsum([0] + [len(ids) for ids, _ in rows])
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
+        for at in range(0, len(rows), batch):
+            part = by_length[at:at + batch]
+            ids = torch.full((len(part), max(len(rows[i][0]) for i in part)), model.EOT)
+            for row, i in zip(ids, part):
+                row[:len(rows[i][0])] = torch.tensor(rows[i][0])
+            with torch.autocast("cpu", torch.bfloat16):
+                states = tap(net, ids, taps)
+            for row, i in zip(states, part):
+                store[starts[i]:starts[i + 1]] = row[:len(rows[i][0])].to(torch.bfloat16)
+        del store
+        os.replace(path + ".tmp", path)
+    return torch.from_file(path, shared=True, size=total * width, dtype=torch.bfloat16).view(total, width)
+
+
+def batch_features(store, starts, picked, size):
+    """[B, size, taps * H] fp32 of the picked rows, zero behind their ends."""
+    out = torch.zeros(len(picked), size, store.shape[1])
+    for row, i in zip(out, picked):
+        row[:starts[i + 1] - starts[i]] = store[starts[i]:starts[i + 1]].float()
+    return out
 
 
 def batch_tensors(rows, block):
@@ -133,8 +193,10 @@ def losses(draft, net, features, ids, learn, anchors, selector=True):
     tokens = padded.gather(1, spots.flatten(1)).view_as(spots)
     usable = learn.gather(1, spots.flatten(1)).view_as(spots)
     rows = dflash2.block_rows(net.model.embed_tokens, tokens[..., 0], g)
-    hidden = draft(features, anchors, rows)[:, :, 1:]                        # [B, N, R-1, H]
-    logits = hidden @ net.lm_head.weight.t()
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = draft(features, anchors, rows)[:, :, 1:]                    # [B, N, R-1, H]
+        logits = hidden @ net.lm_head.weight.t()
+    hidden, logits = hidden.float(), logits.float()
     label, before = tokens[..., 1:], tokens[..., :-1]
     weight = torch.exp(-(steps[1:] - 1) / GAMMA) * usable[..., 1:]
     entropy = F.cross_entropy(logits.flatten(0, 2), label.flatten(), reduction="none").view_as(weight)
@@ -205,12 +267,25 @@ def four_bit(draft):
     return [p for name, p in draft.named_parameters() if name.endswith("weight") and p.dim() == 2]
 
 
-def fit(draft, net, rows, args, log):
-    """AdamW with warm-up and cosine decay over a wall-clock budget; 4-bit weights at the end."""
+def optimisers(draft, args):
+    """Muon for the matrices, AdamW for the rest, of the parts that are trained; base rates in every group."""
     params = trained_parameters(draft, not args.no_conv, not args.no_selector)
-    adam = torch.optim.AdamW(params, lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
-    swap = quant.Swapped(draft)
-    swap.params = four_bit(draft)
+    tables = {id(draft.candidate_selector.predecessor_codebook), id(draft.candidate_selector.successor_codebook)}
+    matrices = [p for p in params if p.dim() == 2 and min(p.shape) >= 64 and id(p) not in tables]
+    chosen = {id(p) for p in matrices}
+    muon = optim.Muon([{"params": matrices}], lr=args.rate * 5)
+    adam = torch.optim.AdamW([p for p in params if id(p) not in chosen], lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
+    for optimiser in (muon, adam):
+        for group in optimiser.param_groups:
+            group["base"] = group["lr"]
+    return params, (muon, adam)
+
+
+def fit(draft, net, rows, store, args, log):
+    """Warm-up and cosine decay over a wall-clock budget; 4-bit weights at the end."""
+    params, optims = optimisers(draft, args)
+    swap = four_bit_values(draft)
+    starts = np.cumsum([0] + [len(ids) for ids, _ in rows])
     rng, begin, step, seen = random.Random(args.seed), time.time(), 0, []
     order = []
     while (fraction := (time.time() - begin) / (args.minutes * 60)) < 1 and (args.steps is None or step < args.steps):
@@ -221,14 +296,16 @@ def fit(draft, net, rows, args, log):
             order = [i for part in order for i in part]
         picked, order = order[:BATCH], order[BATCH:]
         ids, learn, anchors = batch_tensors([rows[i] for i in picked], draft.g.block)
-        for group in adam.param_groups:
-            group["lr"] = args.rate * min(1, fraction / 0.04 + 0.02) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * fraction)))
-        features = tap(net, ids, draft.g.taps)
+        features = batch_features(store, starts, picked, ids.shape[1])
+        for optimiser in optims:
+            for group in optimiser.param_groups:
+                group["lr"] = group["base"] * min(1, fraction / 0.04 + 0.02) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * fraction)))
         with swap if fraction > 0.8 else torch.enable_grad():
             base, extra, metrics = losses(draft, net, features, ids, learn, anchors, not args.no_selector)
             (base + args.selector_weight * extra).backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
-        adam.step()
+        for optimiser in optims:
+            optimiser.step()
         draft.zero_grad(set_to_none=True)
         step += 1
         seen.append((base.item(), extra.item(), *metrics.values()))
@@ -244,7 +321,9 @@ def arguments():
     """Command line."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--target", required=True, help="exported checkpoint of the target")
-    p.add_argument("--work", required=True, help="folder for the sampled answers and the log")
+    p.add_argument("--work", help="folder for the sampled answers, their tapped states and the log")
+    p.add_argument("--server", help="address of a running server of the packed target, to sample from")
+    p.add_argument("--measure", nargs="+", metavar="PROMPTS", help="only measure the draft in --out on prompt files")
     p.add_argument("--out", required=True, help="folder of the exported draft")
     p.add_argument("--minutes", type=float, default=20, help="training time")
     p.add_argument("--sample-minutes", type=float, default=10, help="time limit for sampling answers")
@@ -264,9 +343,10 @@ def answers(net, tok, args):
     path = os.path.join(args.work, "answers.json")
     if not os.path.exists(path):
         os.makedirs(args.work, exist_ok=True)
-        held = sample(net, tok, min(120, args.answers), 77, greedy_share=1.0)
+        draw = (lambda *a, **k: served(args.server, tok, *a, **k)) if args.server else (lambda *a, **k: sample(net, tok, *a, **k))
+        held = draw(min(120, args.answers), 77, greedy_share=1.0)
         known = {tuple(ids[:start]) for ids, start in held}
-        rows = sample(net, tok, args.answers, 78, deadline=time.time() + args.sample_minutes * 60)
+        rows = draw(args.answers, 78, deadline=time.time() + args.sample_minutes * 60)
         rows = [r for r in rows if tuple(r[0][:r[1]]) not in known and len(r[0]) - r[1] >= 3]
         with open(path + ".tmp", "w") as f:
             json.dump({"train": rows, "held": held}, f)
@@ -275,22 +355,52 @@ def answers(net, tok, args):
     return data["train"], data["held"]
 
 
+def four_bit_values(draft):
+    """Context in which the draft's matrices hold the values of a package."""
+    swap = quant.Swapped(draft)
+    swap.params = four_bit(draft)
+    return swap
+
+
+def prompt_answers(net, tok, path, new=128):
+    """Greedy answers to a file of bench/prompts: [(ids, prompt length)]."""
+    out = []
+    for line in open(path, encoding="utf-8"):
+        row = json.loads(line)
+        text = row["prompt"] if row.get("raw") else template.render(
+            [{"role": "user", "content": row["prompt"]}], None, prompt=True, thinking=row.get("thinking", True))
+        ids = tok.encode(text).ids
+        out += answer_group(net, [ids], torch.zeros(1), new, limit=len(ids) + new)
+    return out
+
+
+def measure(args, net, tok):
+    """Print tau of an exported draft, with 4-bit matrices, on every prompt file."""
+    draft = dflash2.load(args.out)
+    with four_bit_values(draft):
+        for path in args.measure:
+            value, depth = tau(draft, net, prompt_answers(net, tok, path), not args.no_selector)
+            print(json.dumps({"prompts": os.path.basename(path), "tau": round(value, 3), "accepted by depth": [round(d, 3) for d in depth]}), flush=True)
+
+
 def main():
     """Sample, train, measure, export."""
     args = arguments()
     torch.set_num_threads(args.threads)
     net, tok = quality.load(args.target)
     net.requires_grad_(False)
+    if args.measure:
+        measure(args, net, tok)
+        return
     rows, held = answers(net, tok, args)
     print(f"{len(rows)} answers, {sum(len(r[0]) - r[1] for r in rows)} tokens; {len(held)} held out", flush=True)
     draft = dflash2.DFlash2(dflash2.Geometry(), args.seed)
+    store = features_of(net, rows, draft.g.taps, os.path.join(args.work, "features.bin"))
     with open(os.path.join(args.work, "draft.tsv"), "a") as log:
-        steps = fit(draft, net, rows, args, log)
+        steps = fit(draft, net, rows, store, args, log)
     draft.eval()
     before, _ = tau(draft, net, held, not args.no_selector)
-    swap = quant.Swapped(draft)
-    swap.params = four_bit(draft)
-    with swap:
+    with four_bit_values(draft):
         after, depth = tau(draft, net, held, not args.no_selector)
     print(json.dumps({"steps": steps, "tau": round(before, 3), "tau four bits": round(after, 3),
                       "accepted by depth": [round(d, 3) for d in depth]}))

@@ -63,15 +63,19 @@ def save_atomic(value, path):
     os.replace(path + ".tmp", path)
 
 
-def train(work, minutes, batch, export, compiled=True, until=None):
+def train(work, minutes, batch, export, compiled=True, until=None, start=None, scale=1.0):
     """Train until the time budget is spent; returns (network, steps, tokens).
+
+    start: a state.pt whose network is where training begins (None = random); scale: factor of the learning rates.
 
     work holds ids.npy and flags.npy and receives loss.tsv and state.pt. export(net) writes a
     checkpoint and is called every 20 minutes and at the end.
     """
     net = model.build()
+    if start:
+        net.load_state_dict(torch.load(start, weights_only=True)["net"])
     net.train()
-    muon, adam = optim.make(net)
+    muon, adam = optim.make(net, scale)
     data = Windows(np.load(os.path.join(work, "ids.npy"), mmap_mode="r"),
                    np.load(os.path.join(work, "flags.npy"), mmap_mode="r"), batch)
     step, spent, state_path = 0, 0.0, os.path.join(work, "state.pt")

@@ -88,6 +88,38 @@ def build(seed=0):
     return net.float()
 
 
+def recall_start(net, layers=(0, 4), seed=1):
+    """Start a fresh network with Gated DeltaNet layers that look up what followed the last time these tokens were read.
+
+    Queries and keys share one random projection; the convolution lets a query see the present token and a key the one
+    before it, both with the two tokens further back at falling weight; nothing decays. A query then finds the key
+    written after the same tokens; its value is the token that followed them, and reaches the head as its own embedding,
+    because the head starts as a copy of the embedding and the output projection as the inverse of the values'. A component
+    that all embeddings share opens the output gate and is hidden from queries and keys.
+    """
+    width, key = TEXT["hidden_size"], TEXT["linear_num_key_heads"] * TEXT["linear_key_head_dim"]
+    taps = torch.tensor([0.3, 0.6, 1.0])
+    g = torch.Generator().manual_seed(seed)
+    common = torch.randn(width, generator=g).sign()
+    with torch.no_grad():
+        net.lm_head.weight.copy_(net.model.embed_tokens.weight * 3)
+        net.model.embed_tokens.weight += 0.02 * common
+        for n in layers:
+            gdn = net.model.layers[n].linear_attn
+            seen = torch.randn(key, width, generator=g) * 0.03
+            seen -= (seen @ common)[:, None] * common / width
+            values = torch.linalg.qr(torch.randn(width, width, generator=g))[0] * 0.5
+            gdn.in_proj_qkv.weight.copy_(torch.cat((seen, seen, values)))
+            gdn.out_proj.weight.copy_(values.t() * 0.4)
+            gdn.in_proj_z.weight.copy_((common * 2 / width).expand(width, width))
+            gdn.conv1d.weight.zero_()
+            gdn.conv1d.weight[:key, 0, 1:] = taps
+            gdn.conv1d.weight[key:2 * key, 0, :3] = taps
+            gdn.conv1d.weight[2 * key:, 0, 3] = 1
+            gdn.A_log.fill_(-3.0)
+            gdn.dt_bias.fill_(-3.0)
+
+
 def inverse_softplus(y):
     """x with log(1 + exp(x)) = y."""
     return y + torch.log(-torch.expm1(-y))

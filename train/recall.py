@@ -12,7 +12,7 @@ import string
 import toolcalls
 
 KINDS = ("city", "name", "topic", "room", "day", "language", "file", "folder", "words")
-SYLLABLES = [c + v + e for c in "bdfgklmnprstvz" for v in "aeiou" for e in ("", "n", "r", "s")]
+SYLLABLES = toolcalls.SYLLABLES
 
 
 def word(rng):

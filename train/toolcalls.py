@@ -2,6 +2,7 @@
 """Random conversations with tools: schemas, requests that fix the arguments, results."""
 
 import json
+import string
 
 CITIES = "Paris Berlin Rome Madrid Oslo London Tokyo Cairo Lima Vienna Dublin Boston Prague Athens Zurich Seoul Sydney Denver".split()
 NAMES = "Ada Ben Cleo Dan Eva Finn Gina Hugo Ida Jack Kim Leo Mia Nora Otto Pia Rosa Sam Tom Uma Vera Will Zoe Alice Bob".split()
@@ -55,11 +56,46 @@ TOOLS = [
      "Convert {0} dollars to {1}.;How much is {0} dollars in {1}?", "It is {result} {1}.", "number"),
 ]
 KINDS = {"int": "integer", "bool": "boolean"}
+SYLLABLES = [c + v + e for c in "bdfgklmnprstvz" for v in "aeiou" for e in ("", "n", "r", "s")]
+NEW_NAME, NEW_VALUE = 0.45, 0.5       # shares of names and values nobody can know by heart
 OTHER_ROOMS = "kitchen bedroom garage hall office bathroom".split()
+
+
+def invented(rng, most=3):
+    """A word that means nothing: it can be copied, not known."""
+    text = "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(1, most)))
+    return text.capitalize() if rng.random() < 0.25 else text
+
+
+def identifier(rng):
+    """A name of a tool or a parameter nobody has seen."""
+    roll = rng.random()
+    if roll < 0.35:
+        return f"{rng.choice(WORDS)}_{rng.choice(WORDS)}"
+    if roll < 0.6:
+        return f"{rng.choice(WORDS)}_{invented(rng, 2).lower()}"
+    if roll < 0.85:
+        return "_".join(invented(rng, 2).lower() for _ in range(rng.randint(1, 2)))
+    return "".join(rng.choice(string.ascii_letters) for _ in range(rng.randint(1, 5)))
+
+
+def novel(kind, rng):
+    """A value of a parameter kind that is in no list."""
+    if kind == "file":
+        return f"{invented(rng).lower()}.{rng.choice('c h py txt md json csv html sh log'.split())}"
+    if kind == "folder":
+        return invented(rng).lower() + (f"/{invented(rng, 2).lower()}" if rng.random() < 0.4 else "")
+    if kind == "command":
+        return f"{invented(rng, 2).lower()} {rng.choice(('-', '--', ''))}{invented(rng, 2).lower()}"
+    count = 1 if kind in ("city", "name", "room", "language") else rng.randint(1, 4)
+    return " ".join(rng.choice(WORDS) if rng.random() < 0.3 else invented(rng) for _ in range(count))
 
 
 def value_of(kind, rng):
     """(value, text in the request) of a parameter kind."""
+    if kind in ("city", "name", "topic", "room", "language", "file", "folder", "command", "words") and rng.random() < NEW_VALUE:
+        value = novel(kind, rng)
+        return value, value
     pick = {"city": CITIES, "name": NAMES, "command": COMMANDS, "topic": TOPICS, "room": OTHER_ROOMS,
             "day": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
             "language": "French German Spanish Italian Greek".split(), "currency": "euros pounds yen francs".split()}
@@ -97,14 +133,12 @@ def result_of(kind, rng):
 def make(row, rng):
     """(tool name, schema object, [(parameter, value, text)], request, answer, result)."""
     names, about, params, asks, answer, kind = row
-    name = rng.choice(names.split())
-    if rng.random() < 0.12:
-        name = rng.choice(WORDS) + "_" + rng.choice(WORDS)
+    name = identifier(rng) if rng.random() < NEW_NAME else rng.choice(names.split())
     filled, properties = [], {}
     for part in params.split(";"):
         options, rest = part.split("|:")
         style, told = rest.split(":")
-        key = rng.choice(options.split())
+        key = identifier(rng) if rng.random() < NEW_NAME / 2 else rng.choice(options.split())
         value, text = value_of(style, rng)
         filled.append((key, value, text))
         properties[key] = {"type": KINDS.get(style, "string")}
