@@ -57,7 +57,7 @@ ifneq ($(ISA),none)
 LIB_SRC += $(wildcard src/kernels/$(ISA)/*.c bench/$(ISA)/*.c)
 endif
 BIN_SRC := $(wildcard server/*.c cli/*.c)
-TEST_SRC := $(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/toy/test_*.c tests/torture/test_*.c)
+TEST_SRC := $(wildcard tests/unit/test_*.c tests/kernels/test_*.c tests/toy/test_*.c tests/nano/test_*.c tests/torture/test_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 BIN_OBJ := $(BIN_SRC:%.c=$(BUILD)/%.o)

@@ -8,7 +8,7 @@ cd "$(dirname "$0")"
 export LC_ALL=C.UTF-8
 export SPLASH_REAL="$PWD/build/splash" # the suites that can, run on the real engine too
 
-c_parts="lint build unit kernels toy clang asan fuzz tsan neon torture"
+c_parts="lint build unit kernels toy nano clang asan fuzz tsan neon torture"
 # Python suites of these names must exist; others are found by wildcard.
 suites="explain launcher text pack parity cli http"
 for folder in tests/*/; do
@@ -74,6 +74,7 @@ part_toy() {
     done
     return $status
 }
+part_nano() { run_programs $(programs build nano); }
 part_torture() { run_programs $(programs build torture); }
 part_asan() {
     check 'asan build' run_make BUILD=build-asan MODE=asan CC=clang tests fuzzers &&
