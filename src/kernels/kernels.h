@@ -89,6 +89,14 @@ typedef struct spl_quantise_args {
     uint32_t row_begin, row_end;
 } spl_quantise_args;
 
+/* How far ahead a linear asks for weights, in bytes; 0: the tier's own choice. A matter of speed only: addresses past
+ * the matrix are never read. */
+typedef struct spl_reach {
+    uint32_t near_bytes;   /* into the first cache */
+    uint32_t far_bytes;    /* into the second */
+    uint32_t single_bytes; /* into the first, with one row */
+} spl_reach;
+
 /* y[m][n] (+)= sum over groups g ascending:
  *   acc = 0;  I = sum of code * q (exact int32);  acc = fma((float)I, w_scale * dx, acc);
  *   acc = fma(w_bias, sx, acc);   then  y = acc  or  y = y + acc.
@@ -101,6 +109,7 @@ typedef struct spl_linear_args {
     size_t y_stride;
     bool add; /* y += instead of y = */
     uint32_t panel_begin, panel_end;
+    spl_reach reach;
 } spl_linear_args;
 
 /* SwiGLU pair: panel 2p is gate p, 2p + 1 is up p (16 rows each). y[m][16 p + r] = silu(gate) * up, with
@@ -112,6 +121,7 @@ typedef struct spl_gate_up_args {
     float *y;
     size_t y_stride;
     uint32_t pair_begin, pair_end;
+    spl_reach reach;
 } spl_gate_up_args;
 
 /* Oracle linear: the weights are dequantised (scale * code + bias in fp32), the inputs stay fp32, the

@@ -37,19 +37,22 @@ static uint32_t panels_of(const problem *p) { return (p->n_out + 15) / 16; }
 static size_t y_floats(const problem *p) { return (size_t)(p->m - 1) * p->y_stride + p->n_out; }
 
 /* y starts as the pattern `old`; what lies between rows must keep it. */
-static float *run(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut) {
+static float *run_reaching(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut,
+                           spl_reach reach) {
     size_t n = y_floats(p);
     float *y = kt_alloc(n * sizeof(float), 4);
     for (size_t i = 0; i < n; i++) y[i] = 0.25f * (float)(i % 17);
     uint32_t panels = panels_of(p), middle = panels * cut / 4;
     if (pairs) {
-        spl_gate_up_args a = {.w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride};
+        spl_gate_up_args a = {
+            .w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride, .reach = reach};
         a.pair_begin = middle, a.pair_end = panels;
         if (middle < panels) kernels->gate_up_q4(&a);
         a.pair_begin = 0, a.pair_end = middle;
         if (middle > 0) kernels->gate_up_q4(&a);
     } else {
-        spl_linear_args a = {.w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride, .add = add};
+        spl_linear_args a = {
+            .w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride, .add = add, .reach = reach};
         a.panel_begin = middle, a.panel_end = panels;
         if (middle < panels) kernels->linear_q4(&a);
         a.panel_begin = 0, a.panel_end = middle;
@@ -59,6 +62,10 @@ static float *run(const spl_kernels *kernels, const problem *p, bool pairs, bool
     for (size_t i = 0; i < n; i++)
         if (i % p->y_stride >= p->n_out) assert_true(y[i] == 0.25f * (float)(i % 17));
     return y;
+}
+
+static float *run(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut) {
+    return run_reaching(kernels, p, pairs, add, cut, (spl_reach){0});
 }
 
 static void compare(kt_random *r, uint32_t m, uint32_t k, uint32_t n_out, kt_rows kind, bool extreme, bool pairs,
@@ -91,6 +98,26 @@ static void every_tier_equals_ref(void **state) {
     compare(&r, 3, 17408, 32, KT_ROWS_NORMAL, false, false, true);
     compare(&r, 130, 256, 80, KT_ROWS_NORMAL, false, false, false);
     compare(&r, 261, 128, 70, KT_ROWS_NORMAL, false, true, false);
+}
+
+/* How far ahead weights are asked for changes nothing, not even when it is far outside the matrix. */
+static void reach_changes_nothing(void **state) {
+    (void)state;
+    static const spl_reach reaches[] = {{1, 1, 1}, {64, 1 << 20, 64}, {0xffffffffu, 0xffffffffu, 0xffffffffu}};
+    kt_random r = {5};
+    for (uint32_t m = 1; m <= 17; m++)
+        for (int pairs = 0; pairs < 2; pairs++) {
+            problem p = make_problem(&r, m, 256, 70, KT_ROWS_NORMAL, false, pairs);
+            float *expected = run(kt_ref(), &p, pairs, false, 0);
+            for (size_t i = 0; kt_table(i); i++)
+                for (size_t k = 0; k < sizeof reaches / sizeof reaches[0]; k++) {
+                    float *found = run_reaching(&kt_table(i)->kernels, &p, pairs, false, 2, reaches[k]);
+                    kt_assert_same("with another reach", expected, found, y_floats(&p));
+                    kt_free(found);
+                }
+            kt_free(expected);
+            free_problem(&p);
+        }
 }
 
 /* All codes 15 with all activations at +-127: the largest sums; an int16 overflow would show here. */
@@ -218,11 +245,9 @@ static void oracle_is_dequantised_product(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_follows_the_formula),
-        cmocka_unit_test(every_tier_equals_ref),
-        cmocka_unit_test(extremes_equal_ref),
-        cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(oracle_is_dequantised_product),
+        cmocka_unit_test(ref_follows_the_formula), cmocka_unit_test(every_tier_equals_ref),
+        cmocka_unit_test(reach_changes_nothing),   cmocka_unit_test(extremes_equal_ref),
+        cmocka_unit_test(rows_are_independent),    cmocka_unit_test(oracle_is_dequantised_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,6 @@
 
 #include "kernels/body/linear_body.h"
 
-enum { NEON_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, NEON_FAR_BYTES = 64 * 1024 };
-
 static SPL_ALWAYS_INLINE float32x4_t neon_bf16(const uint8_t *p) {
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16));
 }
@@ -135,16 +133,17 @@ static SPL_ALWAYS_INLINE void neon_tile_pairs(const uint8_t *tile, const int8_t 
 }
 #endif
 
-static SPL_ALWAYS_INLINE void neon_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const int M,
-                                         float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+static SPL_ALWAYS_INLINE void neon_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+                                         const int M, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
     const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
     const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    const size_t near = M == 1 ? reach->single_bytes : reach->near_bytes;
     memset(acc, 0, (size_t)M * sizeof acc[0]);
     for (size_t g = 0; g < groups; g++) {
         for (uintptr_t line = 0; line < 9; line++) { /* addresses past the matrix are only hints */
-            SPL_PREFETCH_T0((const void *)((uintptr_t)panel + NEON_NEAR_BYTES + 64 * line));
-            if (t == 0) SPL_PREFETCH_T1((const void *)((uintptr_t)panel + NEON_FAR_BYTES + 64 * line));
+            SPL_PREFETCH_T0((const void *)((uintptr_t)panel + near + 64 * line));
+            if (t == 0) SPL_PREFETCH_T1((const void *)((uintptr_t)panel + reach->far_bytes + 64 * line));
         }
 #if defined(SPL_NEON_I8MM)
         if (M > 1)
@@ -162,9 +161,9 @@ static SPL_ALWAYS_INLINE void neon_panel(const uint8_t *panel, const spl_q8_rows
 }
 
 #define SPL_GEN_PANEL(M)                                                                                               \
-    static void neon_panel_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t,                                \
+    static void neon_panel_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,        \
                                 float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {                                            \
-        neon_panel(panel, x, t, M, acc);                                                                               \
+        neon_panel(panel, x, t, reach, M, acc);                                                                        \
     }
 SPL_GEN_PANEL(1)
 SPL_GEN_PANEL(2)
@@ -176,17 +175,17 @@ SPL_GEN_PANEL(7)
 SPL_GEN_PANEL(8)
 #undef SPL_GEN_PANEL
 
-static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, uint32_t n,
-                                        float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+                                        uint32_t n, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     switch (n) {
-    case 1: neon_panel_m1(panel, x, t, acc); break;
-    case 2: neon_panel_m2(panel, x, t, acc); break;
-    case 3: neon_panel_m3(panel, x, t, acc); break;
-    case 4: neon_panel_m4(panel, x, t, acc); break;
-    case 5: neon_panel_m5(panel, x, t, acc); break;
-    case 6: neon_panel_m6(panel, x, t, acc); break;
-    case 7: neon_panel_m7(panel, x, t, acc); break;
-    default: neon_panel_m8(panel, x, t, acc); break;
+    case 1: neon_panel_m1(panel, x, t, reach, acc); break;
+    case 2: neon_panel_m2(panel, x, t, reach, acc); break;
+    case 3: neon_panel_m3(panel, x, t, reach, acc); break;
+    case 4: neon_panel_m4(panel, x, t, reach, acc); break;
+    case 5: neon_panel_m5(panel, x, t, reach, acc); break;
+    case 6: neon_panel_m6(panel, x, t, reach, acc); break;
+    case 7: neon_panel_m7(panel, x, t, reach, acc); break;
+    default: neon_panel_m8(panel, x, t, reach, acc); break;
     }
 }
 

@@ -8,6 +8,14 @@
 #include "kernels/body/rows_body.h"
 #include "model/layout.h"
 
+/* The caller's reach, the tier's where the caller does not say. */
+static inline spl_reach spl_reach_or(spl_reach asked, uint32_t near_bytes, uint32_t far_bytes, uint32_t single_bytes) {
+    if (asked.near_bytes == 0) asked.near_bytes = near_bytes;
+    if (asked.far_bytes == 0) asked.far_bytes = far_bytes;
+    if (asked.single_bytes == 0) asked.single_bytes = single_bytes;
+    return asked;
+}
+
 /* Codes of a tile as [input][row], scales and biases widened. */
 typedef struct spl_tile {
     int16_t code[SPL_GROUP][SPL_ROWS_PER_TILE];

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loops over panels and row tiles around an ISA file's run_panel(panel, x, tile, n_rows, acc): blocks of panels stay
- * in L2 while all row tiles pass, outputs past n_out are never written. */
+ * Loops over panels and row tiles around an ISA file's run_panel(panel, x, tile, reach, n_rows, acc): blocks of panels
+ * stay in L2 while all row tiles pass, outputs past n_out are never written. */
 #ifndef SPL_KERNELS_LINEAR_DRIVE_BODY_H
 #define SPL_KERNELS_LINEAR_DRIVE_BODY_H
 
 #include "kernels/body/linear_body.h"
 #include "kernels/body/v16_body.h"
 
-enum { DRIVE_L2_BYTES = 512 * 1024, DRIVE_MAX_PANELS = 8 };
+enum {
+    DRIVE_L2_BYTES = 512 * 1024,
+    DRIVE_MAX_PANELS = 8,
+    DRIVE_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
+    DRIVE_FAR_BYTES = 64 * 1024
+};
 
 static inline uint32_t drive_block(size_t panel_bytes, uint32_t n_tiles) {
     if (n_tiles == 1) return 1;
@@ -30,13 +35,14 @@ static SPL_ALWAYS_INLINE void drive_store(float *y, size_t stride, uint32_t n, u
 static void drive_linear_q4(const spl_linear_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
     uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = drive_block(panel_bytes, n_tiles);
+    spl_reach reach = spl_reach_or(a->reach, DRIVE_NEAR_BYTES, DRIVE_FAR_BYTES, DRIVE_NEAR_BYTES);
     for (uint32_t first = a->panel_begin; first < a->panel_end; first += block) {
         uint32_t last = a->panel_end - first < block ? a->panel_end : first + block;
         for (uint32_t t = 0; t < n_tiles; t++)
             for (uint32_t p = first; p < last; p++) {
                 float acc[SPL_TILE_M][SPL_ROWS_PER_TILE];
                 uint32_t n = spl_rows_of_tile(&a->x, t);
-                run_panel(a->w + p * panel_bytes, &a->x, t, n, acc);
+                run_panel(a->w + p * panel_bytes, &a->x, t, &reach, n, acc);
                 drive_store(a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE, a->y_stride, n,
                             spl_outputs_of_panel(a->n_out, p), a->add, acc);
             }
@@ -46,6 +52,7 @@ static void drive_linear_q4(const spl_linear_args *a) {
 static void drive_gate_up_q4(const spl_gate_up_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
     uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = drive_block(2 * panel_bytes, n_tiles);
+    spl_reach reach = spl_reach_or(a->reach, DRIVE_NEAR_BYTES, DRIVE_FAR_BYTES, DRIVE_NEAR_BYTES);
     for (uint32_t first = a->pair_begin; first < a->pair_end; first += block) {
         uint32_t last = a->pair_end - first < block ? a->pair_end : first + block;
         for (uint32_t t = 0; t < n_tiles; t++)
@@ -53,8 +60,8 @@ static void drive_gate_up_q4(const spl_gate_up_args *a) {
                 float gate[SPL_TILE_M][SPL_ROWS_PER_TILE], up[SPL_TILE_M][SPL_ROWS_PER_TILE];
                 const uint8_t *pair = a->w + 2 * p * panel_bytes;
                 uint32_t n = spl_rows_of_tile(&a->x, t);
-                run_panel(pair, &a->x, t, n, gate);
-                run_panel(pair + panel_bytes, &a->x, t, n, up);
+                run_panel(pair, &a->x, t, &reach, n, gate);
+                run_panel(pair + panel_bytes, &a->x, t, &reach, n, up);
                 for (uint32_t m = 0; m < n; m++)
                     v16_store(gate[m], v16_mul(v16_silu(v16_load(gate[m])), v16_load(up[m])));
                 drive_store(a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE, a->y_stride, n,

@@ -15,7 +15,7 @@
 #include "kernels/body/v16_body.h"
 #include "kernels/x86/dot_ymm.h"
 
-enum { YMM_TOKENS = 4, YMM_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, YMM_FAR_BYTES = 64 * 1024 };
+enum { YMM_TOKENS = 4 };
 
 static SPL_ALWAYS_INLINE __m256i ymm_inputs(const int8_t *q) {
     int32_t v;
@@ -87,18 +87,19 @@ static SPL_ALWAYS_INLINE void ymm_tile(const uint8_t *tile, const int8_t *q, con
 }
 
 /* One panel for the M rows of row tile t. */
-static SPL_ALWAYS_INLINE void ymm_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const int M,
-                                        float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+static SPL_ALWAYS_INLINE void ymm_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+                                        const int M, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
     const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
     const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
     const int first = M < YMM_TOKENS ? M : YMM_TOKENS, rest = M - first;
+    const size_t near = M == 1 ? reach->single_bytes : reach->near_bytes;
     memset(acc, 0, (size_t)M * sizeof acc[0]);
     for (size_t g = 0; g < groups; g++) {
         for (int line = 0; line < 9; line++) {
-            _mm_prefetch((const char *)((uintptr_t)panel + YMM_NEAR_BYTES + 64 * (uintptr_t)line), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)panel + near + 64 * (uintptr_t)line), _MM_HINT_T0);
             if (t == 0)
-                _mm_prefetch((const char *)((uintptr_t)panel + YMM_FAR_BYTES + 64 * (uintptr_t)line), _MM_HINT_T1);
+                _mm_prefetch((const char *)((uintptr_t)panel + reach->far_bytes + 64 * (uintptr_t)line), _MM_HINT_T1);
         }
         ymm_tile(panel, q, scale, sum, first, acc);
         if (rest > 0) ymm_tile(panel, q + first * SPL_GROUP, scale + first, sum + first, rest, acc + first);
@@ -110,9 +111,9 @@ static SPL_ALWAYS_INLINE void ymm_panel(const uint8_t *panel, const spl_q8_rows 
 }
 
 #define SPL_GEN_PANEL(M)                                                                                               \
-    static void ymm_panel_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t,                                 \
+    static void ymm_panel_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,         \
                                float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {                                             \
-        ymm_panel(panel, x, t, M, acc);                                                                                \
+        ymm_panel(panel, x, t, reach, M, acc);                                                                         \
     }
 SPL_GEN_PANEL(1)
 SPL_GEN_PANEL(2)
@@ -124,17 +125,17 @@ SPL_GEN_PANEL(7)
 SPL_GEN_PANEL(8)
 #undef SPL_GEN_PANEL
 
-static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, uint32_t n,
-                                        float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+                                        uint32_t n, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     switch (n) {
-    case 1: ymm_panel_m1(panel, x, t, acc); break;
-    case 2: ymm_panel_m2(panel, x, t, acc); break;
-    case 3: ymm_panel_m3(panel, x, t, acc); break;
-    case 4: ymm_panel_m4(panel, x, t, acc); break;
-    case 5: ymm_panel_m5(panel, x, t, acc); break;
-    case 6: ymm_panel_m6(panel, x, t, acc); break;
-    case 7: ymm_panel_m7(panel, x, t, acc); break;
-    default: ymm_panel_m8(panel, x, t, acc); break;
+    case 1: ymm_panel_m1(panel, x, t, reach, acc); break;
+    case 2: ymm_panel_m2(panel, x, t, reach, acc); break;
+    case 3: ymm_panel_m3(panel, x, t, reach, acc); break;
+    case 4: ymm_panel_m4(panel, x, t, reach, acc); break;
+    case 5: ymm_panel_m5(panel, x, t, reach, acc); break;
+    case 6: ymm_panel_m6(panel, x, t, reach, acc); break;
+    case 7: ymm_panel_m7(panel, x, t, reach, acc); break;
+    default: ymm_panel_m8(panel, x, t, reach, acc); break;
     }
 }
 
