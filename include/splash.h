@@ -58,6 +58,12 @@ typedef struct splash_options {
     uint32_t fixed_rows; /* tests, benchmarks: verify this many rows (2..8) whenever proposals exist; 0: choose */
     bool lock_weights;   /* keep the weights in memory; splash_open fails with LIMIT when the system forbids it */
     bool no_huge_pages;  /* ask for no large pages, to measure what they bring */
+    /* Folder of what `splash tune` stored, or NULL. The file of this processor and engine version is used where the
+     * options leave a choice; a missing, broken or foreign one is ignored. Text never depends on it. */
+    const char *tuning_folder;
+    /* Lines for a debugging log, during splash_plan and splash_open; may be NULL. */
+    void (*debug)(void *user, const char *line);
+    void *debug_user;
     /* Called during splash_open with bytes done and total; may be NULL. Return true to give up. */
     bool (*progress)(void *user, const char *stage, uint64_t done, uint64_t total);
     void *progress_user;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Implements include/splash.h: opening and closing, model facts, text in and out, statistics. Requests and
  * events are in request.c, chat rendering in chat.c, packages in packages.c, explain in explain.c. */
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,8 +54,46 @@ static spl_status open_package(spl_package **out, const splash_options *o, spl_e
     return spl_package_random_paged(out, g, o->n_layers, o->random_draft, 1, !o->no_huge_pages, err);
 }
 
-static spl_status fill_config(spl_engine_config *config, const splash_options *o, spl_error *err) {
-    config->n_threads = o->n_threads ? o->n_threads : spl_usable_cores();
+static void debug(const splash_options *o, const char *format, ...) SPL_PRINTF(2, 3);
+static void debug(const splash_options *o, const char *format, ...) {
+    char line[SPL_ERROR_TEXT_BYTES];
+    va_list args;
+    if (!o->debug) return;
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    o->debug(o->debug_user, line);
+}
+
+/* What was measured on this machine; everything is left to the engine when there is nothing that holds for it. */
+static void read_tuning(spl_tuning *out, const splash_options *o, spl_tier tier) {
+    spl_tuning_machine machine;
+    spl_error err = {0};
+    memset(out, 0, sizeof *out);
+    if (!o->tuning_folder) return;
+    spl_tuning_machine_get(&machine, SPLASH_VERSION, tier);
+    spl_status st = spl_tuning_load(out, o->tuning_folder, &machine, &err);
+    if (st != SPL_OK) {
+        debug(o, "tuning %s: %.400s", st == SPL_E_NOTFOUND ? "not there" : "ignored", err.text);
+        return;
+    }
+    const spl_knobs *k = &out->knobs;
+    debug(o, "tuning used: threads %u, panel chunk %u, reach %u %u %u, models %u (0: the engine's own choice)",
+          k->n_threads, k->panel_chunk, k->reach.near_bytes, k->reach.far_bytes, k->reach.single_bytes, out->n_models);
+}
+
+/* `tuning` must live as long as the config is used; `package` may be NULL. */
+static spl_status fill_config(spl_engine_config *config, const splash_options *o, const spl_tuning *tuning,
+                              const spl_package *package, spl_error *err) {
+    char key[SPL_TUNING_KEY_BYTES];
+    config->knobs = tuning->knobs;
+    if (package) {
+        spl_tuning_model_key(key, package);
+        config->tuned = spl_tuning_find(tuning, key);
+    }
+    config->n_threads = o->n_threads              ? o->n_threads
+                        : config->knobs.n_threads ? config->knobs.n_threads
+                                                  : spl_usable_cores();
     config->context_tokens = o->context_tokens;
     config->queue_limit = o->queue_limit ? o->queue_limit : DEFAULT_QUEUE;
     config->no_draft = o->no_draft;
@@ -101,7 +141,11 @@ splash_status splash_plan(const splash_options *options, splash_memory_plan *out
         }
     }
     spl_plan plan;
-    if (st == SPL_OK) st = fill_config(&config, options, &e);
+    spl_kernels kernels;
+    spl_tuning tuning = {.n_models = 0};
+    if (st == SPL_OK) st = spl_kernels_select(&kernels, tier, &e);
+    if (st == SPL_OK && !config.oracle) read_tuning(&tuning, options, kernels.tier);
+    if (st == SPL_OK) st = fill_config(&config, options, &tuning, NULL, &e);
     if (st == SPL_OK) st = spl_engine_plan(g, n_layers, has_draft, &config, &plan, &e);
     if (st == SPL_OK) export_plan(out, &plan);
     spl_package_close(package);
@@ -198,12 +242,14 @@ static spl_status settle_weights(const splash_engine *e, const splash_options *o
 static spl_status open_parts(splash_engine *e, const splash_options *o, spl_error *err) {
     spl_engine_config config = {0};
     spl_kernels kernels;
+    spl_tuning tuning = {.n_models = 0};
     spl_tier tier;
     spl_status st = choose_tier(o->cpu_tier, &tier, &config.oracle, err);
     if (st == SPL_OK) st = spl_kernels_select(&kernels, tier, err);
     if (st == SPL_OK) st = open_package(&e->package, o, err);
     if (st == SPL_OK) st = load_tokenizer(e, o, err);
-    if (st == SPL_OK) st = fill_config(&config, o, err);
+    if (st == SPL_OK && !config.oracle) read_tuning(&tuning, o, kernels.tier);
+    if (st == SPL_OK) st = fill_config(&config, o, &tuning, e->package, err);
     if (st != SPL_OK) return st;
     e->tier_name = config.oracle ? "oracle" : spl_tier_name(kernels.tier);
     e->n_threads = config.n_threads;

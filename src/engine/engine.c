@@ -85,7 +85,8 @@ static spl_step_config step_config(const spl_geometry *g, const spl_engine_confi
                              .decode = true,
                              .draft = drafts,
                              .oracle = config->oracle,
-                             .small_pages = config->small_pages};
+                             .small_pages = config->small_pages,
+                             .knobs = config->knobs};
 }
 
 spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, bool has_draft, const spl_engine_config *config,
@@ -708,6 +709,10 @@ spl_status spl_engine_create(spl_engine **out, const spl_engine_config *config, 
     bool has_draft = spl_package_has_draft(config->package);
     e->drafts = has_draft && e->g->draft && !config->no_draft;
     spl_pace_rates_init(&e->rates);
+    for (uint32_t rows = 1; config->tuned && rows <= SPL_MAX_DECODE_ROWS; rows++)
+        for (int drafted = 0; drafted < 2; drafted++)
+            spl_pace_cost_add(&e->cost, drafted, rows, config->tuned->seconds[drafted][rows]);
+    e->config.tuned = NULL;
     spl_status st = spl_engine_plan(e->g, spl_package_n_layers(config->package), has_draft, config, &e->plan, err);
     if (st == SPL_OK) st = make_parts(e, err);
     if (st != SPL_OK) {

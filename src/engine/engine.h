@@ -14,6 +14,7 @@
 #include "model/package.h"
 #include "model/plan.h"
 #include "sample/sample.h"
+#include "step/tuning.h"
 
 typedef enum spl_finish { SPL_FINISH_STOP, SPL_FINISH_LENGTH, SPL_FINISH_CANCELLED } spl_finish;
 
@@ -65,6 +66,8 @@ typedef struct spl_engine_config {
     uint32_t queue_limit;
     bool no_draft, no_lookup; /* leave a source of proposals out */
     bool small_pages;         /* ask for no large pages */
+    spl_knobs knobs;
+    const spl_tuned_model *tuned; /* step times to start from, or NULL; copied */
     uint32_t fixed_rows; /* tests and benchmarks: always verify this many rows when a source offers them; 0: choose */
 } spl_engine_config;
 

@@ -31,6 +31,7 @@ struct spl_step {
     spl_weights weights[SPL_N_FILES];
     spl_op_list lists[2]; /* target pass; decode */
     bool has_decode;
+    spl_knobs knobs;
     spl_layer_tensors *layers;
     spl_draft_tensors *draft_layers;
     const uint16_t *predecessor, *successor; /* codebooks [vocab][rank], bf16 */

@@ -149,7 +149,8 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
                                             .y = rows_at(s, op->out),
                                             .y_stride = op->y_stride,
                                             .pair_begin = begin,
-                                            .pair_end = end});
+                                            .pair_end = end,
+                                            .reach = s->knobs.reach});
         return;
     }
     s->k.linear_q4(&(spl_linear_args){.w = weight_at(s, op),
@@ -159,7 +160,8 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
                                       .y_stride = op->y_stride,
                                       .add = op->add != 0,
                                       .panel_begin = begin,
-                                      .panel_end = end});
+                                      .panel_end = end,
+                                      .reach = s->knobs.reach});
 }
 
 static void run_attn_prepare(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
@@ -375,12 +377,12 @@ typedef struct op_units {
 
 static op_units units_of(const spl_step *s, const spl_op *op) {
     const spl_geometry *g = s->g;
-    uint32_t rows = rows_of(s, op);
+    uint32_t rows = rows_of(s, op), chunk = s->knobs.panel_chunk ? s->knobs.panel_chunk : SPL_DEFAULT_PANEL_CHUNK;
     switch ((spl_op_kind)op->kind) {
     case SPL_OP_LINEAR:
-        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = 4};
+        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = chunk};
     case SPL_OP_GATE_UP:
-        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = 2};
+        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = (chunk + 1) / 2};
     case SPL_OP_KV_STORE: return (op_units){.n = g->n_kv_heads, .grain = 1, .by_segment = true};
     case SPL_OP_ATTEND: return (op_units){.n = g->n_kv_heads, .grain = 1, .per_row = g->n_kv_heads, .by_segment = true};
     case SPL_OP_GDN_PREPARE:
@@ -557,6 +559,8 @@ const float *spl_step_captured(const spl_step *s) {
 
 void spl_step_time_ops(spl_step *s, uint64_t *op_ns) { s->op_ns = op_ns; }
 
+void spl_step_set_knobs(spl_step *s, const spl_knobs *knobs) { s->knobs = *knobs; }
+
 const spl_op_list *spl_step_list(const spl_step *s) { return &s->lists[0]; }
 const spl_op_list *spl_step_decode_list(const spl_step *s) { return s->has_decode ? &s->lists[1] : NULL; }
 
@@ -652,6 +656,7 @@ spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_er
     s->team = config->team;
     s->scratch_bytes = scratch_bytes_of(s->g);
     s->has_decode = config->decode;
+    s->knobs = config->knobs;
     spl_status st = build_lists(s->lists, config, s->n_layers, err);
     if (st == SPL_OK) st = spl_weights_bind(&s->weights[SPL_FILE_TARGET], config->package, SPL_FILE_TARGET, err);
     if (st == SPL_OK && config->draft)

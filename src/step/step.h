@@ -10,6 +10,7 @@
 #include "model/weights.h"
 #include "sample/accept.h"
 #include "step/op.h"
+#include "step/tuning.h"
 
 /* Rows computed but not yet committed: what the next step needs to fold the retained ones into the state
  * while it has it in cache. One per decoding lane, spl_pending_bytes long; two halves alternate. */
@@ -84,6 +85,7 @@ typedef struct spl_step_config {
     bool draft;                        /* the package's draft: blocks in decode runs, rings in all runs */
     bool oracle;
     bool small_pages; /* ask for no large pages */
+    spl_knobs knobs;
 } spl_step_config;
 
 /* Arena bytes plus per-thread scratch of a step, without making it: `config` without package, kernels and team. */
@@ -107,6 +109,9 @@ const spl_op_list *spl_step_decode_list(const spl_step *s); /* decode runs; NULL
 /* For benchmarks: from now on every run adds the nanoseconds of op i, waiting included, to op_ns[i]. The array has as
  * many entries as the list that is run; it stays the caller's. NULL: off again. Not during a run. */
 void spl_step_time_ops(spl_step *s, uint64_t *op_ns);
+
+/* Other choices of speed from now on. Not during a run. */
+void spl_step_set_knobs(spl_step *s, const spl_knobs *knobs);
 
 /* Rotary tables: cos and sin [rotary_dims/2] of one position (src/step/rope.c). */
 void spl_rope_frequencies(float *inverse_frequency, uint32_t rotary_dims, float theta);
