@@ -147,8 +147,8 @@ static op gate_up_op(uint32_t rows) {
 }
 static op attend_op(uint32_t rows, uint32_t context) {
     double kv = (double)context / SPL_PAGE_TOKENS * KV_HEADS * (double)spl_kv_block_bytes(HEAD_DIM, false);
-    double macs = 4.0 * rows * Q_HEADS * HEAD_DIM * context; /* two products in two 7-bit planes */
-    op o = {"attend_i8", rows, context, rows * KV_HEADS, kv, macs, run_attend};
+    double macs = 2.0 * rows * Q_HEADS * HEAD_DIM * context; /* two products */
+    op o = {"attend_i8", rows, context, spl_attend_blocks(rows, KV_HEADS), kv, macs, run_attend};
     return o;
 }
 static op scan_op(uint32_t rows) {

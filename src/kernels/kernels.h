@@ -23,8 +23,9 @@
 enum {
     SPL_LANES = 16,
     SPL_TILE_M = 8,
-    SPL_MAX_HEAD_DIM = 256, /* attention and GDN; multiples of 16 */
-    SPL_ATTEND_SPLIT = 1024 /* tokens of one partial softmax: fixed, so a history may be shared by threads */
+    SPL_MAX_HEAD_DIM = 256,  /* attention and GDN; multiples of 16 */
+    SPL_ATTEND_SPLIT = 1024, /* tokens of one partial softmax: fixed, so a history may be shared by threads */
+    SPL_ATTEND_TILE = 128    /* tokens between two looks at the running maximum */
 };
 
 /* name, text. Order = preference inside one architecture, weakest first. */
@@ -164,7 +165,8 @@ typedef struct spl_attn_prepare_args {
  *          of the codes inside is private to kv_store/attend of the table and equal in all tiers of one
  *          build, so that tiers may share a cache.
  *   fp32 (oracle): K f32 [32][head_dim], V f32 [32][head_dim].
- * scale = amax / 127 over the head's values of that token, codes as in spl_q8_rows. */
+ * scale = amax / 127 over the head's values of that token, codes as in spl_q8_rows, after the Hadamard transform of
+ * body/attend_body.h. */
 static inline size_t spl_kv_block_bytes(uint32_t head_dim, bool f32) {
     size_t n = (size_t)SPL_PAGE_TOKENS * head_dim;
     return f32 ? 2 * n * sizeof(float) : 2 * n + 2 * SPL_PAGE_TOKENS * sizeof(float);
@@ -191,21 +193,34 @@ typedef struct spl_kv_store_args {
 /* Causal attention of rows of one lane over its pages (its own rows already stored). Row r sits at
  * position + r and sees tokens 0 .. position + r. Scores q . k * head_dim^-0.5, softmax in fp32. The history
  * is cut at absolute positions, multiples of SPL_ATTEND_SPLIT; inside a split the running maximum is taken
- * page by page in ascending order, and the partial results (maximum, sum, accumulator) of the splits are
+ * tile by tile in ascending order, and the partial results (maximum, sum, accumulator) of the splits are
  * merged ascending. A row's bits therefore depend on nothing but its q and its history, also when splits are
  * computed by different threads. Integer products and their code widths: body/attend_body.h.
  * y[r][h][d] is the softmax average of V times sigmoid(gate).
- * A unit of work is (row, KV head); units [unit_begin, unit_end) with unit = row * n_kv_heads + head; an
- * implementation may process neighbouring units together. scratch: per caller, spl_attend_scratch_bytes. */
+ * parts NULL: a unit of attend is (block of 8 rows, KV head), the later faster, and writes y.
+ * parts given (int8 only): a unit is (block of 8 rows, KV head, split) and writes its partial results;
+ * attend_merge, whose units are (row, query head), then makes y of them and uses them up. Both ways give the same
+ * bits. scratch: per caller, spl_attend_scratch_bytes; merge needs none. */
 typedef struct spl_attend_args {
     spl_kv_view kv;
     const float *q;    /* [n_rows][n_q_heads][head_dim] */
     const float *gate; /* gate of (row, head) at gate + row * gate_stride + (2 * head + 1) * head_dim */
     size_t gate_stride;
-    float *y; /* [n_rows][n_q_heads * head_dim] */
+    float *y;     /* [n_rows][n_q_heads * head_dim] */
+    float *parts; /* [n_rows][n_q_heads][spl_attend_splits(position, n_rows)][SPL_ATTEND_PART_FLOATS], or NULL */
     uint32_t n_q_heads, position, n_rows, unit_begin, unit_end;
     void *scratch;
 } spl_attend_args;
+#define SPL_ATTEND_PART_FLOATS(head_dim) ((size_t)(head_dim) + 16)
+
+/* Splits that rows at position .. position + n_rows - 1 reach into. */
+static inline uint32_t spl_attend_splits(uint32_t position, uint32_t n_rows) {
+    return (position + n_rows - 1) / SPL_ATTEND_SPLIT + 1;
+}
+/* Blocks of rows times KV heads: the units of attend without parts, and with parts those of one split. */
+static inline uint32_t spl_attend_blocks(uint32_t n_rows, uint32_t n_kv_heads) {
+    return (n_rows + SPL_TILE_M - 1) / SPL_TILE_M * n_kv_heads;
+}
 
 /* GDN front: for rows of one lane, convolution over [window ++ rows], SiLU, l2 norm of q (times
  * head_dim^-0.5) and k, gates. in row: [q|k|v|z|b|a].
@@ -275,6 +290,7 @@ typedef struct spl_kernels {
     void (*attn_prepare)(const spl_attn_prepare_args *a);
     void (*kv_store_i8)(const spl_kv_store_args *a);
     void (*attend_i8)(const spl_attend_args *a);
+    void (*attend_merge)(const spl_attend_args *a);
     void (*kv_store_f32)(const spl_kv_store_args *a); /* oracle */
     void (*attend_f32)(const spl_attend_args *a);     /* oracle */
     void (*gdn_prepare)(const spl_gdn_prepare_args *a);

@@ -73,8 +73,7 @@ spl_status spl_kernels_select(spl_kernels *k, spl_tier forced, spl_error *err) {
     return SPL_OK;
 }
 
-/* Room for one unit block: 8 rows of one KV head's query group, two code planes, two partial results and
- * their page scores. */
+/* Room for one unit block: 8 rows of one KV head's query group, codes and two partial results. */
 size_t spl_attend_scratch_bytes(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim) {
     size_t rows = (size_t)SPL_TILE_M * (n_q_heads / n_kv_heads);
     return rows * ((size_t)head_dim * (2 + 2 * sizeof(float)) + 1024) + 4096;

@@ -111,6 +111,11 @@ static void build_attention(spl_builder *b, uint32_t layer) {
     op->out = b->mixed;
     op->kv_bytes_per_token =
         (uint32_t)(g->n_kv_heads * spl_kv_block_bytes(g->head_dim, b->list->oracle) / SPL_PAGE_TOKENS);
+    if (!b->list->oracle) { /* the oracle takes every history whole */
+        op = spl_push(b, SPL_OP_ATTEND_MERGE, layer, SPL_ROWS_BATCH);
+        op->scratch = b->packed;
+        op->out = b->mixed;
+    }
     spl_push_quantise(b, layer, b->mixed, spl_q_width(g), SPL_ROWS_BATCH);
     op = spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_ATTN_OUT, b->mixed, b->list->hidden, SPL_ROWS_BATCH);
     op->add = 1;

@@ -23,6 +23,7 @@
     X(ATTN_PREPARE, "attn.prepare")   /* head norms and rotary; in: packed rows; out: q; out2: k */                    \
     X(KV_STORE, "attn.store")         /* rotated k and v of the rows into the lane's pages */                          \
     X(ATTEND, "attn.attend")          /* causal attention over the pages, output gate applied */                       \
+    X(ATTEND_MERGE, "attn.merge")     /* histories shared by their splits: partial results to the output */            \
     X(GDN_PREPARE, "gdn.prepare")     /* convolution, SiLU, l2 norms, gates */                                         \
     X(GDN_SCAN, "gdn.scan")           /* recurrence, folding in the pending rows first */                              \
     X(GDN_NORM, "gdn.norm")           /* gated norm per value head, in place */                                        \

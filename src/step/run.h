@@ -5,6 +5,12 @@
 
 #include "step/step.h"
 
+/* Attention of few rows over a long history is shared by its splits: a slot holds what all query heads of one row have
+ * of one split. 2,048 slots serve 4 lanes of 8 rows at 65,536 tokens each; a lane that finds no room is attended by
+ * rows and heads alone, with the same bits. */
+enum { SPL_PART_SLOTS = 2048 };
+#define SPL_NO_PARTS UINT32_MAX
+
 /* Small tensors of a target layer, resolved once. */
 typedef struct spl_layer_tensors {
     const float *q_norm, *k_norm;                   /* attention */
@@ -40,12 +46,14 @@ struct spl_step {
     uint8_t *arena;
     uint8_t *scratch; /* scratch_bytes per member */
     size_t scratch_bytes;
+    float *parts;    /* partial results of attention: PART_SLOTS rows of q heads of splits */
     uint64_t *op_ns; /* NULL, or where member 0 adds the time of every op */
 
     /* of the run in progress */
     const spl_batch *batch;
     const spl_op_list *list;
-    atomic_uint stop_at; /* ops from here on are not run */
+    uint32_t part_begin[SPL_MAX_LANES]; /* first slot of a segment's partial results, SPL_NO_PARTS: whole histories */
+    atomic_uint stop_at;                /* ops from here on are not run */
     uint32_t n_block_rows, n_context_rows;
     uint32_t block_segment[SPL_MAX_LANES]; /* segment of the i-th drafting lane */
     spl_context_row *context;              /* [n_context_rows] */

@@ -18,6 +18,11 @@ static size_t scratch_bytes_of(const spl_geometry *g) {
     return (size_t)spl_round_up(most > draft ? most : draft, 4096);
 }
 
+static size_t part_slot_floats(const spl_geometry *g) { return g->n_q_heads * SPL_ATTEND_PART_FLOATS(g->head_dim); }
+static size_t parts_bytes_of(const spl_geometry *g) {
+    return (size_t)SPL_PART_SLOTS * part_slot_floats(g) * sizeof(float);
+}
+
 uint64_t spl_pending_bytes(const spl_geometry *g, uint32_t n_layers) {
     uint64_t gdn = 0;
     for (uint32_t i = 0; i < n_layers; i++) gdn += !spl_layer_is_attention(g, i);
@@ -211,6 +216,28 @@ static void kv_store_segment(const spl_step *s, const spl_op *op, const spl_segm
     (s->list->oracle ? s->k.kv_store_f32 : s->k.kv_store_i8)(&a);
 }
 
+/* Decides which histories are shared by splits: those of runs of few rows, while there are slots. */
+static void place_parts(spl_step *s) {
+    const spl_batch *b = s->batch;
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < SPL_MAX_LANES; i++) s->part_begin[i] = SPL_NO_PARTS;
+    if (s->list->oracle || b->n_rows > SPL_MAX_DECODE_ROWS || b->n_segments > SPL_MAX_LANES) return;
+    for (uint32_t i = 0; i < b->n_segments; i++) {
+        const spl_segment *seg = &b->segments[i];
+        uint32_t n_splits = spl_attend_splits(seg->position, seg->n_rows);
+        if (n_splits < 2 || n_splits > (SPL_PART_SLOTS - used) / seg->n_rows) continue;
+        s->part_begin[i] = used;
+        used += n_splits * seg->n_rows;
+    }
+}
+
+static float *parts_of(const spl_step *s, const spl_segment *seg) {
+    size_t i = (size_t)(seg - s->batch->segments);
+    if (i >= SPL_MAX_LANES || s->part_begin[i] == SPL_NO_PARTS) return NULL;
+    return s->parts + s->part_begin[i] * part_slot_floats(s->g);
+}
+
+/* ATTEND and ATTEND_MERGE; the latter has its gates and output in the same places. */
 static void attend_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
                            uint32_t member) {
     const spl_geometry *g = s->g;
@@ -220,13 +247,18 @@ static void attend_segment(const spl_step *s, const spl_op *op, const spl_segmen
                          .gate = rows_at(s, op->scratch) + seg->row_begin * stride,
                          .gate_stride = stride,
                          .y = rows_at(s, op->out) + seg->row_begin * q_width,
+                         .parts = parts_of(s, seg),
                          .n_q_heads = g->n_q_heads,
                          .position = seg->position,
                          .n_rows = seg->n_rows,
                          .unit_begin = begin,
                          .unit_end = end,
                          .scratch = s->scratch + member * s->scratch_bytes};
-    (s->list->oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
+    if (op->kind == SPL_OP_ATTEND_MERGE) {
+        s->k.attend_merge(&a);
+    } else {
+        (s->list->oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
+    }
 }
 
 /* Where the GDN front of a segment's rows goes: the arena, or the pending buffer's other half when the
@@ -371,7 +403,7 @@ static void run_gather(const spl_step *s, const spl_op *op, uint32_t begin, uint
 
 /* Units of an op per segment (lane ops), or over the whole batch. */
 typedef struct op_units {
-    uint32_t n, grain, per_row; /* per_row: units are rows x per_row within a segment; 0: fixed number */
+    uint32_t n, grain; /* n: in all, or of a segment; 0: segment_units counts */
     bool by_segment;
 } op_units;
 
@@ -384,7 +416,8 @@ static op_units units_of(const spl_step *s, const spl_op *op) {
     case SPL_OP_GATE_UP:
         return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = (chunk + 1) / 2};
     case SPL_OP_KV_STORE: return (op_units){.n = g->n_kv_heads, .grain = 1, .by_segment = true};
-    case SPL_OP_ATTEND: return (op_units){.n = g->n_kv_heads, .grain = 1, .per_row = g->n_kv_heads, .by_segment = true};
+    case SPL_OP_ATTEND:
+    case SPL_OP_ATTEND_MERGE: return (op_units){.grain = 1, .by_segment = true};
     case SPL_OP_GDN_PREPARE:
         return (op_units){.n = 2 * g->gdn_key_heads + g->gdn_value_heads, .grain = 1, .by_segment = true};
     case SPL_OP_GDN_SCAN: return (op_units){.n = g->gdn_value_heads, .grain = 1, .by_segment = true};
@@ -395,15 +428,23 @@ static op_units units_of(const spl_step *s, const spl_op *op) {
     }
 }
 
-static uint32_t segment_units(const op_units *u, const spl_segment *seg) {
-    return u->per_row ? u->per_row * seg->n_rows : u->n;
+static uint32_t segment_units(const spl_step *s, const spl_op *op, const op_units *u, const spl_segment *seg) {
+    bool shared = op->kind == SPL_OP_ATTEND || op->kind == SPL_OP_ATTEND_MERGE ? parts_of(s, seg) != NULL : false;
+    switch ((spl_op_kind)op->kind) {
+    case SPL_OP_ATTEND:
+        return spl_attend_blocks(seg->n_rows, s->g->n_kv_heads) *
+               (shared ? spl_attend_splits(seg->position, seg->n_rows) : 1);
+    case SPL_OP_ATTEND_MERGE: return shared ? seg->n_rows * s->g->n_q_heads : 0;
+    default: return u->n;
+    }
 }
 
 static void run_segment(const spl_step *s, const spl_op *op, const spl_segment *seg, uint32_t begin, uint32_t end,
                         uint32_t member) {
     switch ((spl_op_kind)op->kind) {
     case SPL_OP_KV_STORE: kv_store_segment(s, op, seg, begin, end); break;
-    case SPL_OP_ATTEND: attend_segment(s, op, seg, begin, end, member); break;
+    case SPL_OP_ATTEND:
+    case SPL_OP_ATTEND_MERGE: attend_segment(s, op, seg, begin, end, member); break;
     case SPL_OP_GDN_PREPARE: gdn_prepare_segment(s, op, seg, begin, end); break;
     case SPL_OP_GDN_SCAN: gdn_scan_segment(s, op, seg, begin, end, member, (op - 1)->in); break;
     default: break;
@@ -416,7 +457,7 @@ static void run_segments(const spl_step *s, const spl_op *op, const op_units *u,
     uint32_t first = 0;
     for (uint32_t i = 0; i < s->batch->n_segments && first < end; i++) {
         const spl_segment *seg = &s->batch->segments[i];
-        uint32_t n = segment_units(u, seg);
+        uint32_t n = segment_units(s, op, u, seg);
         uint32_t from = begin > first ? begin - first : 0;
         uint32_t to = end - first < n ? end - first : n;
         if (from < to) run_segment(s, op, seg, from, to, member);
@@ -451,9 +492,7 @@ static void walk(void *arg, uint32_t member) {
         uint32_t n = u.n;
         if (u.by_segment) {
             n = 0;
-            for (uint32_t j = 0; j < s->batch->n_segments; j++) n += segment_units(&u, &s->batch->segments[j]);
-            /* Rows that share a head's history are cheaper together: keep blocks of 8 rows whole. */
-            if (u.per_row && n >= u.per_row * SPL_TILE_M * 2 * spl_team_size(s->team)) u.grain = u.per_row * SPL_TILE_M;
+            for (uint32_t j = 0; j < s->batch->n_segments; j++) n += segment_units(s, op, &u, &s->batch->segments[j]);
         }
         uint32_t begin, end, n_mine = 0;
         for (; spl_team_take(s->team, i, member, n, u.grain, &begin, &end); n_mine += end - begin) {
@@ -541,6 +580,7 @@ spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err) {
     if (st != SPL_OK) return st;
     s->batch = batch;
     s->list = &s->lists[batch->lanes != NULL];
+    place_parts(s);
     spl_draft_begin(s);
     memcpy(s->arena + s->list->tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));
     memset(s->shares, 0, s->list->n_ops * sizeof *s->shares);
@@ -589,7 +629,9 @@ spl_status spl_step_bytes(const spl_step_config *config, uint32_t n_layers, uint
                           spl_error *err) {
     spl_op_list lists[2];
     spl_status st = build_lists(lists, config, n_layers, err);
-    if (st == SPL_OK) *bytes = arena_bytes_of(lists) + (uint64_t)n_threads * scratch_bytes_of(config->geometry);
+    if (st == SPL_OK)
+        *bytes = arena_bytes_of(lists) + parts_bytes_of(config->geometry) +
+                 (uint64_t)n_threads * scratch_bytes_of(config->geometry);
     spl_op_list_free(&lists[0]);
     spl_op_list_free(&lists[1]);
     return st;
@@ -636,12 +678,14 @@ static spl_status allocate(spl_step *s, bool huge, spl_error *err) {
     s->inverse_frequency = calloc(s->g->rotary_dims / 2, sizeof(float));
     s->arena = aligned_zeroed((size_t)arena, huge);
     s->scratch = aligned_zeroed(s->scratch_bytes * spl_team_size(s->team), huge);
+    s->parts = spl_alloc_pages(parts_bytes_of(s->g), huge); /* untouched until a history is shared */
     if (draft) {
         s->draft_layers = calloc(s->g->draft->n_layers, sizeof *s->draft_layers);
         s->draft_frequency = calloc(s->g->draft->head_dim / 2, sizeof(float));
         s->context = calloc(n_context, sizeof *s->context);
         good = s->draft_layers && s->draft_frequency && s->context;
     }
+    good = good && s->parts;
     if (s->layers && s->shares && s->inverse_frequency && s->arena && s->scratch && good) return SPL_OK;
     return spl_fail(err, SPL_E_NOMEM, "no memory for the step arena of %llu bytes", (unsigned long long)arena);
 }
@@ -686,5 +730,6 @@ void spl_step_destroy(spl_step *s) {
     free(s->context);
     free(s->arena);
     free(s->scratch);
+    free(s->parts);
     free(s);
 }

@@ -19,5 +19,5 @@ void spl_kernels_fill_neon_i8mm(spl_kernels *k) {
     v16_fill(k);
     k->linear_q4 = drive_linear_q4;
     k->gate_up_q4 = drive_gate_up_q4;
-    k->attend_i8 = v16_attend_i8;
+    attend_fill(k);
 }

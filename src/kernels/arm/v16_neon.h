@@ -55,6 +55,9 @@ static SPL_ALWAYS_INLINE float v16_tree(v16 x) {
 static SPL_ALWAYS_INLINE float v16_top(v16 x) {
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[1]), vmaxq_f32(x.v[2], x.v[3])));
 }
+static SPL_ALWAYS_INLINE void v16_top_4(const v16 v[4], float top[4]) {
+    for (int i = 0; i < 4; i++) top[i] = v16_top(v[i]);
+}
 
 static SPL_ALWAYS_INLINE v16i v16i_set1(int32_t x) { V16_EACH(v16i, vdupq_n_s32(x)); }
 static SPL_ALWAYS_INLINE v16i v16i_load(const int32_t *p) { V16_EACH(v16i, vld1q_s32(p + 4 * i)); }
@@ -66,6 +69,26 @@ static SPL_ALWAYS_INLINE int32_t v16i_total(v16i x) {
 }
 static SPL_ALWAYS_INLINE v16 v16_power(v16i n) {
     V16_EACH(v16, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.v[i], vdupq_n_s32(127)), 23)));
+}
+static SPL_ALWAYS_INLINE v16 v16_raise(v16 p, v16i n) {
+    V16_EACH(v16, vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p.v[i]), vshlq_n_s32(n.v[i], 23))));
+}
+static SPL_ALWAYS_INLINE float32x4_t butterfly_4(float32x4_t x, float32x4_t other, uint32x4_t upper) {
+    return vbslq_f32(upper, vsubq_f32(other, x), vaddq_f32(x, other));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_1(v16 x) {
+    static const uint32_t upper[4] = {0, UINT32_MAX, 0, UINT32_MAX};
+    V16_EACH(v16, butterfly_4(x.v[i], vrev64q_f32(x.v[i]), vld1q_u32(upper)));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_2(v16 x) {
+    static const uint32_t upper[4] = {0, 0, UINT32_MAX, UINT32_MAX};
+    V16_EACH(v16, butterfly_4(x.v[i], vextq_f32(x.v[i], x.v[i], 2), vld1q_u32(upper)));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_4(v16 x) {
+    V16_EACH(v16, i % 2 ? vsubq_f32(x.v[i - 1], x.v[i]) : vaddq_f32(x.v[i], x.v[i + 1]));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_8(v16 x) {
+    V16_EACH(v16, i < 2 ? vaddq_f32(x.v[i], x.v[i + 2]) : vsubq_f32(x.v[i - 2], x.v[i]));
 }
 static SPL_ALWAYS_INLINE v16i v16_bits(v16 x) { V16_EACH(v16i, vreinterpretq_s32_f32(x.v[i])); }
 static SPL_ALWAYS_INLINE v16 v16_from_i32(v16i x) { V16_EACH(v16, vcvtq_f32_s32(x.v[i])); }

@@ -1,199 +1,369 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention over int8 pages in v16 operations, several rows and all query heads of a KV head together, so that
  * a page is read once. Arithmetic and order: attend_body.h. The including ISA file provides the integer parts:
- *   attend_put_codes(dst, n, i, v)            codes i .. i + 15 of n, in the form its products want (2 n bytes)
- *   attend_scores(n_q, k, next, q, d, dot)    dot[v][t] = sum over dims of (K code + ATTEND_KEY_BIAS) * q code
- *   attend_values(n_q, v, next, w, d, f, scale, acc)
- *                                             acc[v] = fma((float)(sum over tokens of w * V), scale, acc * f)
- * for n_q = 1 .. 4 vectors whose codes lie 2 d (q) and 64 (w) bytes apart. `next` is where to prefetch the codes
- * of the next page, line by line in step with the reads. */
+ *   ATTEND_Q_BLOCK, ATTEND_CODE_BYTES           vectors of a full block; bytes of a code as its products want it
+ *   attend_put_query(dst, v), attend_put_weights(dst, v)
+ *                                               16 codes, -127 .. 127 and 0 .. 255
+ *   attend_scores(n_q, k, next, q, d, dot)      dot[v][t] = sum over dims of (K code + ATTEND_KEY_BIAS) * q code,
+ *                                               vectors d codes apart
+ *   attend_values(n_q, tile, w, d, f, scale, acc, stride)
+ *                                               acc[v] = acc[v] * f[v], then for every page of the tile in order
+ *                                               fma((float)(sum over tokens of w * V), scale[v][page], acc[v]);
+ *                                               vectors a tile of codes and stride floats apart
+ * for n_q = 1 .. ATTEND_Q_BLOCK vectors. `next` is where to prefetch the codes of a later page, line by line in step
+ * with the reads; the first vectors have the next tile there, the others what they read anyway. */
 #ifndef SPL_KERNELS_ATTEND_V16_BODY_H
 #define SPL_KERNELS_ATTEND_V16_BODY_H
 
 #include "kernels/body/attend_body.h"
 #include "kernels/body/v16_body.h"
 
-enum { ATTEND_Q_BLOCK = 4 };
+enum {
+    ATTEND_TILE_PAGES = SPL_ATTEND_TILE / SPL_PAGE_TOKENS,
+    ATTEND_TILE_VECTORS = SPL_ATTEND_TILE / 16,
+    ATTEND_TILE_CODES = ATTEND_CODE_BYTES * SPL_ATTEND_TILE /* bytes of a vector's weights */
+};
 
-/* One query vector at work; the arrays it points to lie in scratch. */
+/* The last four stages of the transform, inside a vector, then the others. Strides ascend: inner stages first. */
+static SPL_ALWAYS_INLINE v16 v16_inner_hadamard(v16 x) {
+    x = v16_butterfly_1(x);
+    x = v16_butterfly_2(x);
+    x = v16_butterfly_4(x);
+    return v16_butterfly_8(x);
+}
+static SPL_ALWAYS_INLINE void v16_hadamard(float *x, uint32_t d) {
+    uint32_t block = spl_hadamard_block(d);
+    for (uint32_t i = 0; i < d; i += 16) v16_store(x + i, v16_inner_hadamard(v16_load(x + i)));
+    for (uint32_t h = 16; h < block; h *= 2)
+        for (uint32_t i = 0; i < d; i += 2 * h)
+            for (uint32_t j = i; j < i + h; j += 16) {
+                v16 a = v16_load(x + j), b = v16_load(x + j + h);
+                v16_store(x + j, v16_add(a, b));
+                v16_store(x + j + h, v16_sub(a, b));
+            }
+}
+
+static SPL_ALWAYS_INLINE v16 v16_exp2_down(v16 x) {
+    v16 c = v16_max(x, v16_set1(-125.0f)), magic = v16_set1(12582912.0f);
+    v16 t = v16_add(c, magic), r = v16_sub(c, v16_sub(t, magic));
+    v16 p = v16_fma(v16_set1(9.582851082e-3f), r, v16_set1(5.5906429887e-2f));
+    p = v16_fma(p, r, v16_set1(0.24024099112f));
+    p = v16_fma(p, r, v16_set1(0.69312417507f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    return v16_raise(p, v16_bits(t));
+}
+
+/* One query vector at work. */
 typedef struct attend_vector {
-    float q_scale;  /* of its codes, times head_dim^-0.5 */
-    int32_t offset; /* 128 * sum of codes: K is stored with 128 added */
-    float max, sum; /* of the split */
-    float total_max, total_sum;
+    float q_scale;  /* of its codes to scores in log2 */
+    int32_t offset; /* ATTEND_KEY_BIAS * sum of codes: K is stored with 128 added */
 } attend_vector;
 
 typedef struct attend_block {
     const spl_attend_args *a;
     uint32_t head, row_begin, n_rows, group, n_vectors;
+    size_t stride;         /* floats of a partial result */
     attend_vector *vector; /* [n_vectors] */
-    uint8_t *q;            /* [n_vectors][2 d] */
-    uint8_t *w;            /* [n_vectors][64] */
-    float *part, *total;   /* [n_vectors][d] */
+    uint8_t *q;            /* [n_vectors][d] codes */
+    float *part, *total;   /* [n_vectors][stride] */
 } attend_block;
 
-static SPL_ALWAYS_INLINE const float *attend_query(const attend_block *b, uint32_t v) {
-    const spl_attend_args *a = b->a;
-    uint32_t row = b->row_begin + v / b->group, head = b->head * b->group + v % b->group;
-    return a->q + ((size_t)row * a->n_q_heads + head) * a->kv.head_dim;
+static SPL_ALWAYS_INLINE uint32_t attend_row(const attend_block *b, uint32_t v) { return b->row_begin + v / b->group; }
+static SPL_ALWAYS_INLINE uint32_t attend_head(const attend_block *b, uint32_t v) {
+    return b->head * b->group + v % b->group;
 }
 
 static void attend_prepare_queries(const attend_block *b) {
-    uint32_t d = b->a->kv.head_dim;
+    const spl_attend_args *a = b->a;
+    uint32_t d = a->kv.head_dim;
     for (uint32_t v = 0; v < b->n_vectors; v++) {
-        const float *q = attend_query(b, v);
+        float q[SPL_MAX_HEAD_DIM];
+        memcpy(q, a->q + ((size_t)attend_row(b, v) * a->n_q_heads + attend_head(b, v)) * d, d * sizeof(float));
+        v16_hadamard(q, d);
         v16 top = v16_set1(0.0f);
         v16i sum = v16i_set1(0);
         for (uint32_t i = 0; i < d; i += 16) top = v16_max(v16_abs(v16_load(q + i)), top);
         float amax = v16_top(top);
         bool zero = amax < spl_tiny_amax;
-        v16 inverse = v16_set1(zero ? 0.0f : (float)SPL_CODE15_MAX / amax);
+        v16 inverse = v16_set1(zero ? 0.0f : 127.0f / amax);
         for (uint32_t i = 0; i < d; i += 16) {
             v16i code = v16_round(v16_mul(v16_load(q + i), inverse));
-            attend_put_codes(b->q + (size_t)v * 2 * d, d, i, code);
+            attend_put_query(b->q + ATTEND_CODE_BYTES * ((size_t)v * d + i), code);
             sum = v16i_add(sum, code);
         }
-        float scale = zero ? 0.0f : amax / (float)SPL_CODE15_MAX;
-        b->vector[v].q_scale = scale * (1.0f / sqrtf((float)d));
+        b->vector[v].q_scale = spl_score_scale(zero ? 0.0f : amax / 127.0f, d);
         b->vector[v].offset = ATTEND_KEY_BIAS * v16i_total(sum);
     }
 }
 
-/* Scores to weights of one vector and page: updates max and sum, writes 32 codes, returns the factor of what was
- * accumulated before and the scale of the codes. */
-static SPL_ALWAYS_INLINE void attend_soften(attend_vector *x, const int32_t dot[SPL_PAGE_TOKENS], const float *scales,
-                                            uint32_t n, uint8_t *w, float *factor, float *w_scale) {
-    v16m valid[2] = {v16_first(n), v16_first(n > 16 ? n - 16 : 0)};
-    v16 s[2], e[2], zero = v16_set1(0.0f), best = v16_set1(x->max);
-    for (int i = 0; i < 2; i++) {
-        v16 k_scale = v16_mul(v16_load(scales + 16 * i), v16_set1(x->q_scale));
-        s[i] = v16_mul(v16_from_i32(v16i_sub(v16i_load(dot + 16 * i), v16i_set1(x->offset))), k_scale);
-        best = v16_max(v16_select(valid[i], s[i], v16_set1(-INFINITY)), best);
+/* Softmax of one vector and tile, of which the first n tokens count (all of them when `whole`), in three stages, so
+ * that the chains of several vectors overlap. */
+
+/* Scores before the query's scale; returns their maximum, lane by lane. */
+static SPL_ALWAYS_INLINE v16 attend_maximum(const attend_vector *x, const spl_attend_tile *tile, const int32_t *dot,
+                                            uint32_t d, uint32_t n, const bool whole, float *s) {
+    v16 best = v16_set1(-INFINITY), none = best;
+    for (uint32_t i = 0; i < (whole ? ATTEND_TILE_VECTORS : 2 * tile->n_pages); i++) {
+        const float *scales = spl_kv_scales(tile->block[i / 2], d) + 16 * (i % 2);
+        v16 score = v16_mul(v16_from_i32(v16i_sub(v16i_load(dot + 16 * i), v16i_set1(x->offset))), v16_load(scales));
+        v16_store(s + 16 * i, score);
+        if (!whole) score = v16_select(v16_first(n > 16 * i ? n - 16 * i : 0), score, none);
+        best = v16_max(score, best);
     }
-    float top = v16_top(best);
-    *factor = spl_exp(x->max - top);
-    for (int i = 0; i < 2; i++) e[i] = v16_select(valid[i], v16_exp(v16_sub(s[i], v16_set1(top))), zero);
-    x->max = top;
-    x->sum = x->sum * *factor + v16_tree(v16_add(e[0], e[1]));
-    for (int i = 0; i < 2; i++)
-        e[i] = v16_select(valid[i], v16_mul(e[i], v16_load(scales + SPL_PAGE_TOKENS + 16 * i)), zero);
-    float amax = v16_top(v16_max(e[0], e[1]));
-    bool none = amax < spl_tiny_amax;
-    v16 inverse = v16_set1(none ? 0.0f : (float)SPL_CODE15_MAX / amax);
-    *w_scale = none ? 0.0f : amax / (float)SPL_CODE15_MAX;
-    for (uint32_t i = 0; i < 2; i++) attend_put_codes(w, SPL_PAGE_TOKENS, 16 * i, v16_round(v16_mul(e[i], inverse)));
+    return best;
 }
 
-static SPL_ALWAYS_INLINE void attend_page(const attend_block *b, uint8_t *block, const uint8_t *next, uint32_t token,
-                                          uint32_t first, const int n_q) {
-    uint32_t d = b->a->kv.head_dim;
-    const float *scales = spl_kv_scales(block, d);
-    int32_t dot[ATTEND_Q_BLOCK][SPL_PAGE_TOKENS];
-    float factor[ATTEND_Q_BLOCK], w_scale[ATTEND_Q_BLOCK];
-    attend_scores(n_q, block, next, b->q + (size_t)first * 2 * d, d, dot);
-    for (uint32_t i = 0; i < (uint32_t)n_q; i++) {
-        uint32_t left = b->a->position + b->row_begin + (first + i) / b->group + 1 - token;
-        attend_soften(&b->vector[first + i], dot[i], scales, left < SPL_PAGE_TOKENS ? left : SPL_PAGE_TOKENS,
-                      b->w + (size_t)(first + i) * 64, &factor[i], &w_scale[i]);
-    }
-    size_t values = (size_t)SPL_PAGE_TOKENS * d;
-    attend_values(n_q, block + values, next + values, b->w + (size_t)first * 64, d, factor, w_scale,
-                  b->part + (size_t)first * d);
+/* The new maximum, from the largest score of the tile; returns the factor of what was accumulated before. */
+static SPL_ALWAYS_INLINE float attend_raise(const attend_vector *x, float *part, float best) {
+    float mine = best * x->q_scale, old = part[0], top = mine > old ? mine : old;
+    part[0] = top;
+    return spl_exp2_down(old - top);
 }
 
-/* total = the first split, or total merged with the later one. */
-static void attend_merge(const attend_block *b, uint32_t first, bool is_first_split) {
-    uint32_t d = b->a->kv.head_dim;
-    for (uint32_t v = first; v < b->n_vectors; v++) {
-        attend_vector *x = &b->vector[v];
-        float *total = b->total + (size_t)v * d, *part = b->part + (size_t)v * d;
-        if (is_first_split) {
-            x->total_max = x->max;
-            x->total_sum = x->sum;
-            memcpy(total, part, d * sizeof(float));
-            continue;
+/* Weights times V scales, the sum of weights, and the largest of every page. */
+static SPL_ALWAYS_INLINE void attend_weigh(const attend_vector *x, float *part, const spl_attend_tile *tile, uint32_t d,
+                                           uint32_t n, const bool whole, float factor, float *s,
+                                           float amax[ATTEND_TILE_PAGES]) {
+    v16 q_scale = v16_set1(x->q_scale), minus_top = v16_set1(-part[0]), zero = v16_set1(0.0f), sum = zero;
+    v16 most[ATTEND_TILE_PAGES] = {zero, zero, zero, zero};
+    for (uint32_t p = 0; p < (whole ? ATTEND_TILE_PAGES : tile->n_pages); p++) {
+        const float *scales = spl_kv_scales(tile->block[p], d) + SPL_PAGE_TOKENS;
+        v16 w[2];
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t at = 32 * p + 16 * half;
+            v16 e = v16_exp2_down(v16_fma(v16_load(s + at), q_scale, minus_top));
+            v16m seen = v16_first(n > at ? n - at : 0);
+            if (!whole) e = v16_select(seen, e, zero);
+            sum = v16_add(sum, e);
+            w[half] = v16_mul(e, v16_load(scales + 16 * half));
+            if (!whole) w[half] = v16_select(seen, w[half], zero);
+            v16_store(s + at, w[half]);
         }
-        float top = x->max > x->total_max ? x->max : x->total_max;
-        float f = spl_exp(x->total_max - top), g = spl_exp(x->max - top);
-        x->total_max = top;
-        x->total_sum = x->total_sum * f + x->sum * g;
-        for (uint32_t i = 0; i < d; i += 16)
-            v16_store(total + i,
-                      v16_add(v16_mul(v16_load(total + i), v16_set1(f)), v16_mul(v16_load(part + i), v16_set1(g))));
+        most[p] = v16_max(w[0], w[1]);
+    }
+    v16_top_4(most, amax);
+    part[1] = part[1] * factor + v16_tree(sum);
+}
+
+/* The codes of a page's weights; returns their scale. */
+static SPL_ALWAYS_INLINE float attend_encode(const float *s, float amax, uint8_t *w) {
+    bool nothing = amax < spl_tiny_amax;
+    v16 inverse = v16_set1(nothing ? 0.0f : (float)SPL_WEIGHT_MAX / amax);
+    attend_put_weights(w, v16_round(v16_mul(v16_load(s), inverse)));
+    attend_put_weights(w + 16 * ATTEND_CODE_BYTES, v16_round(v16_mul(v16_load(s + 16), inverse)));
+    return nothing ? 0.0f : amax / (float)SPL_WEIGHT_MAX;
+}
+
+/* n_q vectors from `first` on against a tile. */
+static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_attend_tile *tile, uint32_t first,
+                                             const int n_q) {
+    uint32_t d = b->a->kv.head_dim;
+    _Alignas(64) int32_t dot[ATTEND_Q_BLOCK][SPL_ATTEND_TILE];
+    _Alignas(64) float s[ATTEND_Q_BLOCK][SPL_ATTEND_TILE];
+    _Alignas(64) uint8_t w[ATTEND_Q_BLOCK][ATTEND_TILE_CODES];
+    float factor[ATTEND_Q_BLOCK], w_scale[ATTEND_Q_BLOCK][ATTEND_TILE_PAGES];
+    float *part = b->part + first * b->stride;
+    const attend_vector *x = b->vector + first;
+    /* vectors before this see only the first tokens of the tile */
+    uint32_t n_seen[ATTEND_Q_BLOCK];
+    bool all_whole = true;
+    for (uint32_t i = 0; i < (uint32_t)n_q; i++) {
+        n_seen[i] = b->a->position + attend_row(b, first + i) + 1 - tile->token;
+        all_whole = all_whole && n_seen[i] >= SPL_ATTEND_TILE;
+    }
+    const uint8_t *q = b->q + ATTEND_CODE_BYTES * (size_t)first * d;
+    for (uint32_t p = 0; p < tile->n_pages; p++)
+        attend_scores(n_q, tile->block[p], tile->next[p], q, d, dot[0] + (size_t)p * SPL_PAGE_TOKENS);
+    v16 best[(ATTEND_Q_BLOCK + 3) / 4 * 4];
+    float top[(ATTEND_Q_BLOCK + 3) / 4 * 4];
+    for (int i = 0; i < n_q; i++)
+        best[i] = all_whole ? attend_maximum(&x[i], tile, dot[i], d, 0, true, s[i])
+                            : attend_maximum(&x[i], tile, dot[i], d, n_seen[i], false, s[i]);
+    for (int i = n_q; i < (n_q + 3) / 4 * 4; i++) best[i] = best[0];
+    for (int i = 0; i < n_q; i += 4) v16_top_4(best + i, top + i);
+    for (int i = 0; i < n_q; i++) factor[i] = attend_raise(&x[i], part + (size_t)i * b->stride, top[i]);
+    for (int i = 0; i < n_q; i++) {
+        float *own = part + (size_t)i * b->stride;
+        if (all_whole)
+            attend_weigh(&x[i], own, tile, d, 0, true, factor[i], s[i], w_scale[i]);
+        else
+            attend_weigh(&x[i], own, tile, d, n_seen[i], false, factor[i], s[i], w_scale[i]);
+    }
+    for (int i = 0; i < n_q; i++)
+        for (uint32_t p = 0; p < tile->n_pages; p++)
+            w_scale[i][p] = attend_encode(s[i] + SPL_PAGE_TOKENS * p, w_scale[i][p],
+                                          w[i] + (size_t)ATTEND_CODE_BYTES * SPL_PAGE_TOKENS * p);
+    attend_values(n_q, tile, w[0], d, factor, w_scale, spl_part_acc(part), b->stride);
+}
+
+static void attend_vectors_full(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
+    attend_vectors(b, tile, first, ATTEND_Q_BLOCK);
+}
+static void attend_vectors_4(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
+    attend_vectors(b, tile, first, 4);
+}
+static void attend_vectors_2(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
+    attend_vectors(b, tile, first, 2);
+}
+static void attend_vectors_1(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
+    attend_vectors(b, tile, first, 1);
+}
+
+/* The pages of the tile at `token`, of a history that ends before n_tokens. */
+static void attend_find_tile(spl_attend_tile *tile, const attend_block *b, uint32_t token, uint32_t n_tokens) {
+    uint32_t page = token / SPL_PAGE_TOKENS, last = (n_tokens - 1) / SPL_PAGE_TOKENS;
+    tile->token = token;
+    tile->n_pages = last - page < ATTEND_TILE_PAGES ? last - page + 1 : ATTEND_TILE_PAGES;
+    for (uint32_t p = 0; p < ATTEND_TILE_PAGES; p++)
+        tile->block[p] = spl_kv_block(&b->a->kv, page + p < last ? page + p : last, b->head, false);
+}
+
+/* What the i-th of n blocks of vectors prefetches: its share of the pages that come after the tile, and for the rest
+ * what it reads anyway. */
+static void attend_look_ahead(spl_attend_tile *tile, const attend_block *b, uint32_t n_tokens, uint32_t i, uint32_t n) {
+    uint32_t page = tile->token / SPL_PAGE_TOKENS + ATTEND_TILE_PAGES, last = (n_tokens - 1) / SPL_PAGE_TOKENS;
+    for (uint32_t p = 0; p < ATTEND_TILE_PAGES; p++) {
+        tile->next[p] = tile->block[p];
+        if (p % (n < ATTEND_TILE_PAGES ? n : ATTEND_TILE_PAGES) == i && page + p <= last)
+            tile->next[p] = spl_kv_block(&b->a->kv, page + p, b->head, false);
     }
 }
 
-static void attend_finish(const attend_block *b) {
-    const spl_attend_args *a = b->a;
-    uint32_t d = a->kv.head_dim;
-    for (uint32_t v = 0; v < b->n_vectors; v++) {
-        uint32_t row = b->row_begin + v / b->group, head = b->head * b->group + v % b->group;
-        const float *gate = a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d,
-                    *total = b->total + (size_t)v * d;
-        float *y = a->y + ((size_t)row * a->n_q_heads + head) * d;
-        v16 inverse = v16_set1(1.0f / b->vector[v].total_sum);
-        for (uint32_t i = 0; i < d; i += 16)
-            v16_store(y + i, v16_mul(v16_mul(v16_load(total + i), inverse), v16_sigmoid(v16_load(gate + i))));
-    }
-}
-
-static void attend_run_block(attend_block *b) {
+/* Partial results of a split, to b->part; rows whose history ends before it are left out. Returns the first vector. */
+static uint32_t attend_run_split(const attend_block *b, uint32_t split) {
     const spl_attend_args *a = b->a;
     uint32_t d = a->kv.head_dim, row0 = a->position + b->row_begin, n_tokens = row0 + b->n_rows;
-    attend_prepare_queries(b);
-    for (uint32_t begin = 0; begin < n_tokens; begin += SPL_ATTEND_SPLIT) {
-        uint32_t end = n_tokens - begin < SPL_ATTEND_SPLIT ? n_tokens : begin + SPL_ATTEND_SPLIT;
-        uint32_t split_first = begin > row0 ? (begin - row0) * b->group : 0; /* earlier rows end before this split */
-        for (uint32_t v = split_first; v < b->n_vectors; v++) {
-            b->vector[v].max = -INFINITY;
-            b->vector[v].sum = 0.0f;
-        }
-        memset(b->part + (size_t)split_first * d, 0, (size_t)(b->n_vectors - split_first) * d * sizeof(float));
-        for (uint32_t token = begin; token < end; token += SPL_PAGE_TOKENS) {
-            uint8_t *block = spl_kv_block(&a->kv, token / SPL_PAGE_TOKENS, b->head, false);
-            uint32_t v = token > row0 ? (token - row0) * b->group : 0;
-            /* the first vectors fetch the next page, the others repeat what is there */
-            const uint8_t *next = block;
-            if (n_tokens - token > SPL_PAGE_TOKENS)
-                next = spl_kv_block(&a->kv, token / SPL_PAGE_TOKENS + 1, b->head, false);
-            for (; v + 4 <= b->n_vectors; v += 4, next = block) attend_page(b, block, next, token, v, 4);
-            switch (b->n_vectors - v) {
-            case 3: attend_page(b, block, next, token, v, 3); break;
-            case 2: attend_page(b, block, next, token, v, 2); break;
-            case 1: attend_page(b, block, next, token, v, 1); break;
-            default: break;
+    uint32_t begin = split * SPL_ATTEND_SPLIT;
+    uint32_t end = n_tokens - begin < SPL_ATTEND_SPLIT ? n_tokens : begin + SPL_ATTEND_SPLIT;
+    uint32_t split_first = begin > row0 ? (begin - row0) * b->group : 0;
+    for (uint32_t v = split_first; v < b->n_vectors; v++) spl_part_clear(b->part + v * b->stride, d);
+    for (uint32_t token = begin; token < end; token += SPL_ATTEND_TILE) {
+        spl_attend_tile tile;
+        attend_find_tile(&tile, b, token, n_tokens);
+        uint32_t v = token > row0 ? (token - row0) * b->group : 0;
+        uint32_t n_blocks = (b->n_vectors - v + ATTEND_Q_BLOCK - 1) / ATTEND_Q_BLOCK;
+        for (uint32_t i = 0; v < b->n_vectors; i++) {
+            uint32_t left = b->n_vectors - v;
+            attend_look_ahead(&tile, b, n_tokens, i, n_blocks);
+            if (left >= ATTEND_Q_BLOCK) {
+                attend_vectors_full(b, &tile, v);
+                v += ATTEND_Q_BLOCK;
+            } else if (left >= 4) {
+                attend_vectors_4(b, &tile, v);
+                v += 4;
+            } else if (left >= 2) {
+                attend_vectors_2(b, &tile, v);
+                v += 2;
+            } else {
+                attend_vectors_1(b, &tile, v);
+                v += 1;
             }
         }
-        attend_merge(b, split_first, begin == 0);
     }
-    attend_finish(b);
+    return split_first;
+}
+
+/* total = total merged with part, the later one. */
+static SPL_ALWAYS_INLINE void v16_part_merge(float *total, const float *part, uint32_t d) {
+    float top = part[0] > total[0] ? part[0] : total[0];
+    float f = spl_exp2_down(total[0] - top), g = spl_exp2_down(part[0] - top);
+    total[0] = top;
+    total[1] = total[1] * f + part[1] * g;
+    for (uint32_t i = 16; i < d + 16; i += 16)
+        v16_store(total + i,
+                  v16_add(v16_mul(v16_load(total + i), v16_set1(f)), v16_mul(v16_load(part + i), v16_set1(g))));
+}
+
+static SPL_ALWAYS_INLINE void v16_part_finish(float *total, const float *gate, uint32_t d, float *y) {
+    v16 inverse = v16_set1(1.0f / total[1] * (1.0f / (float)spl_hadamard_block(d)));
+    float *acc = spl_part_acc(total);
+    v16_hadamard(acc, d);
+    for (uint32_t i = 0; i < d; i += 16)
+        v16_store(y + i, v16_mul(v16_mul(v16_load(acc + i), inverse), v16_sigmoid(v16_load(gate + i))));
+}
+
+/* Whole histories: all splits one after the other, then y. */
+static void attend_run_whole(attend_block *b) {
+    const spl_attend_args *a = b->a;
+    uint32_t d = a->kv.head_dim, n_splits = spl_attend_splits(a->position + b->row_begin, b->n_rows);
+    float *first_part = b->part;
+    b->part = b->total;
+    (void)attend_run_split(b, 0);
+    b->part = first_part;
+    for (uint32_t split = 1; split < n_splits; split++)
+        for (uint32_t v = attend_run_split(b, split); v < b->n_vectors; v++)
+            v16_part_merge(b->total + v * b->stride, b->part + v * b->stride, d);
+    for (uint32_t v = 0; v < b->n_vectors; v++) {
+        uint32_t row = attend_row(b, v), head = attend_head(b, v);
+        v16_part_finish(b->total + v * b->stride, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d,
+                        a->y + ((size_t)row * a->n_q_heads + head) * d);
+    }
 }
 
 /* Cuts scratch into the arrays of a block of up to 8 rows. */
-static inline void attend_bind(attend_block *b, uint32_t n_vectors) {
-    uint32_t d = b->a->kv.head_dim;
-    uint8_t *at = (uint8_t *)(((uintptr_t)b->a->scratch + 63) & ~(uintptr_t)63);
-    b->n_vectors = n_vectors;
+static void attend_bind(attend_block *b, const spl_attend_args *a, const spl_attend_unit *u) {
+    uint32_t d = a->kv.head_dim;
+    *b = (attend_block){.a = a,
+                        .head = u->head,
+                        .row_begin = u->row_begin,
+                        .n_rows = u->row_end - u->row_begin,
+                        .group = a->n_q_heads / a->kv.n_kv_heads,
+                        .stride = SPL_ATTEND_PART_FLOATS(d)};
+    b->n_vectors = b->n_rows * b->group;
+    uint8_t *at = (uint8_t *)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
     b->part = (float *)(void *)at;
-    b->total = b->part + (size_t)n_vectors * d;
-    b->w = (uint8_t *)(b->total + (size_t)n_vectors * d);
-    b->q = b->w + (size_t)n_vectors * 64;
-    b->vector = (attend_vector *)(void *)(b->q + (size_t)n_vectors * 2 * d);
+    b->total = b->part + b->n_vectors * b->stride;
+    b->q = (uint8_t *)(b->total + b->n_vectors * b->stride);
+    b->vector = (attend_vector *)(void *)(b->q + ATTEND_CODE_BYTES * (size_t)b->n_vectors * d);
+    attend_prepare_queries(b);
 }
 
 static void v16_attend_i8(const spl_attend_args *a) {
-    uint32_t heads = a->kv.n_kv_heads;
-    for (uint32_t head = 0; head < heads; head++) {
-        /* rows of this head whose unit lies in the range */
-        uint32_t row = (a->unit_begin + heads - 1 - head) / heads;
-        uint32_t end = a->unit_end > head ? (a->unit_end + heads - 1 - head) / heads : 0;
-        for (; row < end; row += SPL_TILE_M) {
-            attend_block b = {.a = a, .head = head, .row_begin = row, .group = a->n_q_heads / heads};
-            b.n_rows = end - row < SPL_TILE_M ? end - row : SPL_TILE_M;
-            attend_bind(&b, b.n_rows * b.group);
-            attend_run_block(&b);
+    attend_block b;
+    for (uint32_t unit = a->unit_begin; unit < a->unit_end; unit++) {
+        spl_attend_unit u = spl_attend_unit_of(a, unit);
+        /* queries stay for the splits that follow */
+        if (unit == a->unit_begin || u.split == 0) attend_bind(&b, a, &u);
+        if (!a->parts) {
+            attend_run_whole(&b);
+            continue;
         }
+        if (u.split >= spl_attend_splits(a->position + u.row_begin, b.n_rows)) continue;
+        for (uint32_t v = attend_run_split(&b, u.split); v < b.n_vectors; v++)
+            memcpy(spl_attend_part_at(a, attend_row(&b, v), attend_head(&b, v), u.split), b.part + v * b.stride,
+                   b.stride * sizeof(float));
     }
+}
+
+static void v16_attend_merge(const spl_attend_args *a) {
+    uint32_t d = a->kv.head_dim;
+    for (uint32_t unit = a->unit_begin; unit < a->unit_end; unit++) {
+        uint32_t row = unit / a->n_q_heads, head = unit % a->n_q_heads;
+        float *total = spl_attend_part_at(a, row, head, 0), *part = total;
+        for (uint32_t split = 1; split < spl_attend_splits(a->position + row, 1); split++)
+            v16_part_merge(total, part += SPL_ATTEND_PART_FLOATS(d), d);
+        v16_part_finish(total, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d, a->y + (size_t)unit * d);
+    }
+}
+
+/* Hadamard transforms of K and V by vectors, else as the plain body. */
+static void v16_kv_store_i8(const spl_kv_store_args *a) {
+    uint32_t d = a->kv.head_dim;
+    float k[SPL_MAX_HEAD_DIM], v[SPL_MAX_HEAD_DIM];
+    for (uint32_t r = 0; r < a->n_rows; r++)
+        for (uint32_t h = a->head_begin; h < a->head_end; h++) {
+            memcpy(k, a->k + r * a->k_stride + (size_t)h * d, d * sizeof(float));
+            memcpy(v, a->v + r * a->v_stride + (size_t)h * d, d * sizeof(float));
+            v16_hadamard(k, d);
+            v16_hadamard(v, d);
+            spl_kv_put(&a->kv, a->position + r, h, k, v);
+        }
+}
+
+static inline void attend_fill(spl_kernels *k) {
+    k->kv_store_i8 = v16_kv_store_i8;
+    k->attend_i8 = v16_attend_i8;
+    k->attend_merge = v16_attend_merge;
 }
 
 #endif

@@ -22,6 +22,7 @@ static inline void spl_body_fill(spl_kernels *k, spl_tier tier) {
     k->attn_prepare = spl_body_attn_prepare;
     k->kv_store_i8 = spl_body_kv_store_i8;
     k->attend_i8 = spl_body_attend_i8;
+    k->attend_merge = spl_body_attend_merge;
     k->kv_store_f32 = spl_body_kv_store_f32;
     k->attend_f32 = spl_body_attend_f32;
     k->gdn_prepare = spl_body_gdn_prepare;

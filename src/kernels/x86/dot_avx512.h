@@ -24,4 +24,15 @@ static SPL_ALWAYS_INLINE __m512i dot_inputs(__m512i sum, __m512i w, const int8_t
 #endif
 }
 
+/* sum + w (16 x 4 unsigned bytes) times x (16 x 4 signed bytes). gcc 12 copies accumulators of a loop to and fro
+ * around the intrinsic. */
+static SPL_ALWAYS_INLINE __m512i dot_bytes(__m512i sum, __m512i w, __m512i x) {
+#if defined(__GNUC__) && !defined(__clang__)
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
+#else
+    return _mm512_dpbusd_epi32(sum, w, x);
+#endif
+}
+
 #endif

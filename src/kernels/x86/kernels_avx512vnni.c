@@ -15,5 +15,5 @@ void spl_kernels_fill_avx512vnni(spl_kernels *k) {
     v16_fill(k);
     k->linear_q4 = linear_q4_avx512;
     k->gate_up_q4 = gate_up_q4_avx512;
-    k->attend_i8 = v16_attend_i8;
+    attend_fill(k);
 }

@@ -69,6 +69,9 @@ static SPL_ALWAYS_INLINE float v16_top(v16 v) {
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
+static SPL_ALWAYS_INLINE void v16_top_4(const v16 v[4], float top[4]) {
+    for (int i = 0; i < 4; i++) top[i] = v16_top(v[i]);
+}
 
 static SPL_ALWAYS_INLINE v16i v16i_set1(int32_t x) { return v16i_of(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
 static SPL_ALWAYS_INLINE v16i v16i_load(const int32_t *p) {
@@ -94,6 +97,26 @@ static SPL_ALWAYS_INLINE v16 v16_power(v16i n) {
     return v16_of(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.a, bias), 23)),
                   _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n.b, bias), 23)));
 }
+static SPL_ALWAYS_INLINE v16 v16_raise(v16 p, v16i n) {
+    return v16_of(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.a), _mm256_slli_epi32(n.a, 23))),
+                  _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.b), _mm256_slli_epi32(n.b, 23))));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_1(v16 x) {
+    __m256 a = _mm256_permute_ps(x.a, 0xb1), b = _mm256_permute_ps(x.b, 0xb1);
+    return v16_of(_mm256_blend_ps(_mm256_add_ps(x.a, a), _mm256_sub_ps(a, x.a), 0xaa),
+                  _mm256_blend_ps(_mm256_add_ps(x.b, b), _mm256_sub_ps(b, x.b), 0xaa));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_2(v16 x) {
+    __m256 a = _mm256_permute_ps(x.a, 0x4e), b = _mm256_permute_ps(x.b, 0x4e);
+    return v16_of(_mm256_blend_ps(_mm256_add_ps(x.a, a), _mm256_sub_ps(a, x.a), 0xcc),
+                  _mm256_blend_ps(_mm256_add_ps(x.b, b), _mm256_sub_ps(b, x.b), 0xcc));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_4(v16 x) {
+    __m256 a = _mm256_permute2f128_ps(x.a, x.a, 1), b = _mm256_permute2f128_ps(x.b, x.b, 1);
+    return v16_of(_mm256_blend_ps(_mm256_add_ps(x.a, a), _mm256_sub_ps(a, x.a), 0xf0),
+                  _mm256_blend_ps(_mm256_add_ps(x.b, b), _mm256_sub_ps(b, x.b), 0xf0));
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_8(v16 x) { return v16_of(_mm256_add_ps(x.a, x.b), _mm256_sub_ps(x.a, x.b)); }
 static SPL_ALWAYS_INLINE v16i v16_bits(v16 v) { return v16i_of(_mm256_castps_si256(v.a), _mm256_castps_si256(v.b)); }
 static SPL_ALWAYS_INLINE v16 v16_from_i32(v16i v) { return v16_of(_mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b)); }
 /* The 16 integers, which fit, as int16 in order. */

@@ -40,6 +40,14 @@ static SPL_ALWAYS_INLINE float v16_tree(v16 v) {
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 static SPL_ALWAYS_INLINE float v16_top(v16 v) { return _mm512_reduce_max_ps(v); }
+/* The largest lane of each of four. */
+static SPL_ALWAYS_INLINE void v16_top_4(const v16 v[4], float top[4]) {
+    v16 a = v16_max(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+    v16 b = v16_max(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+    v16 c = v16_max(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee)); /* 0 1 2 3 in every quarter */
+    __m256 d = _mm256_max_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    _mm_storeu_ps(top, _mm_max_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1)));
+}
 
 static SPL_ALWAYS_INLINE v16i v16i_set1(int32_t x) { return _mm512_set1_epi32(x); }
 static SPL_ALWAYS_INLINE v16i v16i_load(const int32_t *p) { return _mm512_loadu_si512(p); }
@@ -49,6 +57,21 @@ static SPL_ALWAYS_INLINE int32_t v16i_total(v16i a) { return _mm512_reduce_add_e
 static SPL_ALWAYS_INLINE v16i v16i_half(v16i a) { return _mm512_srai_epi32(a, 1); }
 static SPL_ALWAYS_INLINE v16 v16_power(v16i n) { /* 2^n for -126 <= n <= 127 */
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
+}
+static SPL_ALWAYS_INLINE v16 v16_raise(v16 p, v16i n) { /* p 2^n through the exponent's bits */
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
+}
+/* Lane j becomes x[j] + x[j ^ h], or x[j ^ h] - x[j] where j has the bit h. */
+static SPL_ALWAYS_INLINE v16 v16_butterfly(v16 x, v16 other, __mmask16 upper) {
+    return _mm512_mask_sub_ps(_mm512_add_ps(x, other), upper, other, x);
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_1(v16 x) { return v16_butterfly(x, _mm512_permute_ps(x, 0xb1), 0xaaaa); }
+static SPL_ALWAYS_INLINE v16 v16_butterfly_2(v16 x) { return v16_butterfly(x, _mm512_permute_ps(x, 0x4e), 0xcccc); }
+static SPL_ALWAYS_INLINE v16 v16_butterfly_4(v16 x) {
+    return v16_butterfly(x, _mm512_shuffle_f32x4(x, x, 0xb1), 0xf0f0);
+}
+static SPL_ALWAYS_INLINE v16 v16_butterfly_8(v16 x) {
+    return v16_butterfly(x, _mm512_shuffle_f32x4(x, x, 0x4e), 0xff00);
 }
 static SPL_ALWAYS_INLINE v16i v16_bits(v16 v) { return _mm512_castps_si512(v); }
 static SPL_ALWAYS_INLINE v16 v16_from_i32(v16i v) { return _mm512_cvtepi32_ps(v); }
