@@ -9,10 +9,12 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "base/cpu_name.h"
 #include "base/thread_team.h"
 #include "bench/bench_internal.h"
 #include "bench/kernel_times.h"
 #include "bench/roof.h"
+#include "splash.h"
 
 #ifndef SPL_COMMIT
 #define SPL_COMMIT "unknown"
@@ -129,35 +131,45 @@ spl_status spl_bench_kernels(const spl_bench_options *o, spl_kernels *kernels, u
         return spl_fail(err, SPL_E_INVALID, "unknown cpu tier '%s'; `splash explain` lists the usable ones",
                         o->cpu_tier);
     if (o->n_threads > 256) return spl_fail(err, SPL_E_INVALID, "%u threads; at most 256 work", o->n_threads);
-    if (n_threads) *n_threads = o->n_threads ? o->n_threads : spl_usable_cores();
-    return spl_kernels_select(kernels, tier, err);
+    spl_status st = spl_kernels_select(kernels, tier, err);
+    if (st != SPL_OK || !n_threads) return st;
+    spl_knobs knobs;
+    spl_bench_knobs(o, kernels->tier, &knobs);
+    *n_threads = o->n_threads ? o->n_threads : knobs.n_threads ? knobs.n_threads : spl_usable_cores();
+    return SPL_OK;
 }
 
-/* Processor name as the system gives it. */
-static void processor_name(char *out, size_t out_bytes) {
-    char line[256];
-    (void)snprintf(out, out_bytes, "unknown processor");
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    if (!f) return;
-    while (fgets(line, sizeof line, f)) {
-        char *value = strchr(line, ':');
-        if (!value || strncmp(line, "model name", 10) != 0) continue;
-        value[strcspn(value, "\n")] = 0;
-        (void)snprintf(out, out_bytes, "%s", value + (value[1] == ' ' ? 2 : 1));
-        break;
+void spl_bench_knobs(const spl_bench_options *o, spl_tier tier, spl_knobs *out) {
+    spl_tuning_machine machine;
+    spl_tuning tuning;
+    spl_error err;
+    memset(out, 0, sizeof *out);
+    if (!o->tuning_folder) return;
+    spl_tuning_machine_get(&machine, SPLASH_VERSION, tier);
+    spl_status st = spl_tuning_load(&tuning, o->tuning_folder, &machine, &err);
+    if (st == SPL_OK) {
+        *out = tuning.knobs;
+    } else if (st != SPL_E_NOTFOUND && o->debug) {
+        o->debug(o->progress_user, err.text);
     }
-    (void)fclose(f);
 }
 
-static void put_machine(spl_bench_json *j) {
+void spl_put_machine(spl_bench_json *j) {
     char processor[200], text[600];
     struct utsname u;
     double load[1];
-    processor_name(processor, sizeof processor);
+    spl_cpu_name("", processor, sizeof processor);
     if (uname(&u) != 0) memset(&u, 0, sizeof u);
     (void)snprintf(text, sizeof text, "%s, %u cores, %.64s %.64s", processor, spl_usable_cores(), u.sysname, u.machine);
     spl_put_text(j, "machine", text);
     if (getloadavg(load, 1) == 1) spl_put_real(j, "load_average", load[0]);
+}
+
+static bool is_tuned(const spl_bench_options *o, spl_tier tier) {
+    spl_knobs knobs;
+    const spl_reach *r = &knobs.reach;
+    spl_bench_knobs(o, tier, &knobs);
+    return knobs.n_threads || knobs.panel_chunk || r->near_bytes || r->far_bytes || r->single_bytes;
 }
 
 spl_status spl_bench_run(const char *kind, const spl_bench_options *o, json_t **out, spl_error *err) {
@@ -171,11 +183,12 @@ spl_status spl_bench_run(const char *kind, const spl_bench_options *o, json_t **
     spl_bench_json j = {0};
     json_t *result = NULL;
     spl_put_text(&j, "kind", kind);
-    put_machine(&j);
+    spl_put_machine(&j);
     spl_status st = spl_bench_kernels(o, &kernels, &n_threads, err);
     if (st == SPL_OK) {
         spl_put_text(&j, "cpu_tier", spl_tier_name(kernels.tier));
         spl_put_u64(&j, "threads", n_threads);
+        spl_put_bool(&j, "tuned", is_tuned(o, kernels.tier));
         spl_put_text(&j, "commit", SPL_COMMIT);
         st = k->run(o, &result, err);
     }

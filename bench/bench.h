@@ -21,6 +21,7 @@ typedef struct spl_bench_options {
     double seconds;              /* time to spend on a step or prefill measurement; 0: 2 */
     bool lock_weights;           /* keep the weights in memory */
     bool no_huge_pages;          /* ask for no large pages */
+    const char *tuning_folder;   /* what `splash tune` stored is used from there; NULL: the engine's own choices */
     uint32_t busy;               /* step: competing threads during half of the runs */
     bool draft;                  /* step, prefill: with the draft; random weights get a random one */
     uint32_t rows;               /* step: rows per lane, 1 to 8 (0: 8); accept: rows verified when there are
@@ -43,6 +44,7 @@ typedef struct spl_bench_options {
     /* May be NULL. One line of text without a newline, from the calling thread. */
     void (*progress)(void *user, const char *line);
     void *progress_user;
+    void (*debug)(void *user, const char *line); /* may be NULL; lines for a debugging log */
 } spl_bench_options;
 
 typedef struct spl_bench_kind {
@@ -61,5 +63,11 @@ const spl_bench_kind *spl_bench_kind_find(const char *name);
  * option out of range, SPL_E_LIMIT when the measurement does not fit in memory, and whatever opening the model
  * or its files gives; *out is NULL then. One run at a time. */
 spl_status spl_bench_run(const char *kind, const spl_bench_options *o, json_t **out, spl_error *err);
+
+/* Measures the choices of speed that matter on this machine, and the step times of the model, in about `seconds` (0:
+ * 40). Choices are measured on the model when it is too large for the caches, otherwise on the first layers of a large
+ * one with generated weights. *out: what was measured, and as "tuning" the contents of the file, in which the models of
+ * an earlier one in tuning_folder are kept. *path: where the file belongs in tuning_folder (malloc'ed). */
+spl_status spl_bench_tune(const spl_bench_options *o, json_t **out, char **path, spl_error *err);
 
 #endif

@@ -7,6 +7,7 @@
 #include "bench/bench.h"
 #include "bench/roof.h"
 #include "kernels/kernels.h"
+#include "step/tuning.h"
 
 spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *err);
 spl_status spl_bench_prefill(const spl_bench_options *o, json_t **out, spl_error *err);
@@ -47,6 +48,12 @@ double spl_samples_quantile(const spl_samples *s, double share);
 void spl_put_samples(spl_bench_json *j, const char *key, const spl_samples *s);
 
 /* ---- the machine ----------------------------------------------------------------------------- */
+
+/* Member machine, and the load of the last minute. */
+void spl_put_machine(spl_bench_json *j);
+
+/* What was tuned on this machine, for the options that leave it open; zeroes when nothing was. */
+void spl_bench_knobs(const spl_bench_options *o, spl_tier tier, spl_knobs *out);
 
 /* Kernels and threads as the options ask for them. */
 spl_status spl_bench_kernels(const spl_bench_options *o, spl_kernels *kernels, uint32_t *n_threads, spl_error *err);

@@ -43,7 +43,8 @@ static spl_step_config step_config(const spl_rig *r) {
                              .max_logit_rows = SPL_MAX_LANES,
                              .decode = true,
                              .draft = r->drafts,
-                             .small_pages = r->small_pages};
+                             .small_pages = r->small_pages,
+                             .knobs = r->knobs};
 }
 
 /* Everything the rig is about to take, against what is free. */
@@ -119,6 +120,21 @@ static spl_status open_lane(spl_rig *r, spl_rig_lane *lane, uint32_t context_tok
     return st;
 }
 
+spl_status spl_rig_make_crew(const spl_rig *r, uint32_t n_threads, spl_team **team, spl_step **step, spl_error *err) {
+    *step = NULL;
+    spl_status st = spl_team_create(team, n_threads, spl_set_ftz, err);
+    if (st != SPL_OK) return st;
+    spl_step_config config = step_config(r);
+    config.package = r->package;
+    config.kernels = &r->kernels;
+    config.team = *team;
+    st = spl_step_create(step, &config, err);
+    if (st == SPL_OK) return SPL_OK;
+    spl_team_destroy(*team);
+    *team = NULL;
+    return st;
+}
+
 spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes, uint32_t context_tokens,
                         spl_error *err) {
     memset(r, 0, sizeof *r);
@@ -126,6 +142,7 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
     r->drafts = o->draft;
     r->small_pages = o->no_huge_pages;
     spl_status st = spl_bench_kernels(o, &r->kernels, &r->n_threads, err);
+    if (st == SPL_OK) spl_bench_knobs(o, r->kernels.tier, &r->knobs);
     if (st == SPL_OK) st = open_package(r, o, err);
     if (st == SPL_OK && context_tokens > r->g->max_positions - SPARE_TOKENS)
         st = spl_fail(err, SPL_E_INVALID, "a context of %u tokens; %s has %u positions", context_tokens, r->g->id,
@@ -138,13 +155,7 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
         spl_package_advise_pages(r->package, !o->no_huge_pages);
     }
     if (st == SPL_OK && o->lock_weights) st = spl_package_lock(r->package, r->drafts, true, err);
-    if (st == SPL_OK) st = spl_team_create(&r->team, r->n_threads, spl_set_ftz, err);
-    if (st != SPL_OK) return st;
-    spl_step_config config = step_config(r);
-    config.package = r->package;
-    config.kernels = &r->kernels;
-    config.team = r->team;
-    st = spl_step_create(&r->step, &config, err);
+    if (st == SPL_OK) st = spl_rig_make_crew(r, r->n_threads, &r->team, &r->step, err);
     if (st == SPL_OK)
         st = spl_page_pool_init(&r->pool, (size_t)spl_kv_page_bytes(r->g, r->n_layers, false),
                                 n_lanes * pages_per_lane(context_tokens), err);

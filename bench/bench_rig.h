@@ -25,6 +25,7 @@ typedef struct spl_rig {
     spl_package *package;
     uint32_t n_layers, n_lanes, n_threads;
     bool drafts, small_pages;
+    spl_knobs knobs;
     spl_kernels kernels;
     spl_team *team;
     spl_step *step;
@@ -37,6 +38,8 @@ typedef struct spl_rig {
  * values of ordinary size. Errors: SPL_E_LIMIT before anything large is touched when it would not fit. */
 spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes, uint32_t context_tokens,
                         spl_error *err);
+/* Another team of that many threads with a step over the same model and lanes; the caller's. */
+spl_status spl_rig_make_crew(const spl_rig *r, uint32_t n_threads, spl_team **team, spl_step **step, spl_error *err);
 void spl_rig_close(spl_rig *r); /* also after a failed open */
 
 /* Model, layers, weight bytes, draft. */

@@ -49,6 +49,7 @@ static size_t server_arguments(const spl_bench_options *o, char numbers[4][24], 
     if (o->model) argv[n++] = "--model", argv[n++] = o->model;
     if (o->random_weights) argv[n++] = "--random-weights";
     if (o->lock_weights) argv[n++] = "--mlock";
+    if (!o->tuning_folder) argv[n++] = "--no-tuning";
     if (o->cpu_tier) argv[n++] = "--cpu", argv[n++] = o->cpu_tier;
     const struct {
         const char *name;

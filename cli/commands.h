@@ -10,6 +10,7 @@ int spl_cmd_pack(int argc, char **argv);
 int spl_cmd_verify(int argc, char **argv);
 int spl_cmd_explain(int argc, char **argv);
 int spl_cmd_bench(int argc, char **argv);
+int spl_cmd_tune(int argc, char **argv);
 int spl_cmd_version(int argc, char **argv);
 int spl_cmd_launch(int argc, char **argv); /* claude, codex, opencode: argv[0] says which */
 

@@ -23,6 +23,7 @@ static const spl_command COMMANDS[] = {
     {"claude", "start Claude Code on the running server", spl_cmd_launch},
     {"opencode", "start opencode on the running server", spl_cmd_launch},
     {"bench", "measurements, with the roof beside them", spl_cmd_bench},
+    {"tune", "measure the best settings of this machine and keep them", spl_cmd_tune},
     {"version", "print the version", spl_cmd_version},
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finding the model. The cache of packed checkpoints is $XDG_CACHE_HOME/splash or ~/.cache/splash, one folder per
- * checkpoint state: its name is a digest of the path and of every file's name, size and time. */
+ * Finding the model. Packed checkpoints lie in the cache, one folder per checkpoint state: its name is a digest of the
+ * path and of every file's name, size and time. */
 #include "cli/model_arg.h"
 
 #include <dirent.h>
@@ -20,6 +20,7 @@
 #include "base/dynbuf.h"
 #include "base/file_map.h"
 #include "base/hash.h"
+#include "cli/cache_folder.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
 
@@ -116,7 +117,6 @@ static spl_status digest_folder(spl_sha256 *h, const char *path, spl_error *err)
 /* Folder of the cache entry for a checkpoint; malloc'ed. */
 static spl_status cache_path(const char *checkpoint, char **out, spl_error *err) {
     char hex[SPL_SHA256_HEX_BYTES], name[PATH_MAX], real[PATH_MAX];
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     spl_sha256 *h;
     *out = NULL;
     if (!realpath(checkpoint, real)) return spl_fail_errno(err, errno, "cannot resolve %s", checkpoint);
@@ -132,13 +132,12 @@ static spl_status cache_path(const char *checkpoint, char **out, spl_error *err)
     if (st != SPL_OK) return st;
     const char *leaf = strrchr(real, '/');
     leaf = leaf && leaf[1] ? leaf + 1 : "model";
-    if (base && base[0] == '/')
-        (void)snprintf(name, sizeof name, "%s/splash/packages", base);
-    else if (home && *home)
-        (void)snprintf(name, sizeof name, "%s/.cache/splash/packages", home);
-    else
+    char *folder = spl_cache_folder("packages");
+    if (!folder)
         return spl_fail(err, SPL_E_NOTFOUND,
                         "neither XDG_CACHE_HOME nor HOME is set: pack the checkpoint with `splash pack`");
+    (void)snprintf(name, sizeof name, "%s", folder);
+    free(folder);
     st = spl_make_folders(name, err);
     if (st != SPL_OK) return st;
     size_t n = strlen(name);
@@ -224,6 +223,7 @@ spl_status spl_model_open(const spl_model_options *o, uint32_t queue_limit, spla
     if (st != SPL_OK) return st;
     if (o->lock_weights) spl_raise_lock_limit();
     spl_progress_init(&bar.progress);
+    char *tuning = o->no_tuning ? NULL : spl_cache_folder("tuning");
     splash_options options = {.model = model,
                               .random_weights = o->random_weights,
                               .no_draft = o->no_draft,
@@ -235,10 +235,13 @@ spl_status spl_model_open(const spl_model_options *o, uint32_t queue_limit, spla
                               .memory_limit_bytes = o->memory_limit_bytes,
                               .queue_limit = queue_limit,
                               .lock_weights = o->lock_weights,
+                              .tuning_folder = tuning,
+                              .debug = spl_debug_log(),
                               .progress = open_progress,
                               .progress_user = &bar};
     splash_status code = splash_open(out, &options, &error);
     spl_progress_end(&bar.progress);
+    free(tuning);
     free(model);
     return code == SPLASH_OK ? SPL_OK : spl_fail(err, (spl_status)code, "%s", error.text);
 }

@@ -11,7 +11,7 @@
 /* The options that every command with a model shares. */
 typedef struct spl_model_options {
     const char *model; /* NULL: the model that comes with the program */
-    bool random_weights, no_draft, no_lookup, lock_weights;
+    bool random_weights, no_draft, no_lookup, lock_weights, no_tuning;
     uint32_t n_layers, context_tokens, n_threads;
     const char *cpu_tier;
     uint64_t memory_limit_bytes;
@@ -29,6 +29,7 @@ typedef struct spl_model_options {
          NULL},                                                                                                          \
         {"threads", 't', SPL_OPT_U32, &(m)->n_threads, "N", "worker threads (default: one per core)", NULL},             \
         {"mlock", 0, SPL_OPT_FLAG, &(m)->lock_weights, NULL, "keep the weights in memory, or refuse to start", NULL},    \
+        {"no-tuning", 0, SPL_OPT_FLAG, &(m)->no_tuning, NULL, "without what `splash tune` stored", NULL},                \
         {"cpu", 0, SPL_OPT_STRING, &(m)->cpu_tier, "TIER", "kernel tier (default: the best this machine has)", NULL},    \
     {                                                                                                                    \
         "max-memory", 0, SPL_OPT_SIZE, &(m)->memory_limit_bytes, "SIZE",                                                 \

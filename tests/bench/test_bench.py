@@ -364,3 +364,70 @@ def test_nano_over_http():
     assert 4 <= r["completion_tokens"] <= 32
     assert r["prompt_tokens"] > 0
     check_samples(r, "ttft_seconds")
+
+
+def test_busy_neighbours():
+    r = bench("step", *TOY, "--draft", "--busy", "1", "--seconds", "0.5")
+    check_common(r, "step")
+    check_samples(r, "step_seconds")
+    check_samples(r, "busy_step_seconds")
+    assert r["busy_threads"] == 1 and r["busy_steps"] >= 2 and r["busy_bar"] == 1.7
+    assert r["busy_ratio"] == pytest.approx(r["busy_step_seconds"] / r["step_seconds"])
+    assert "page_faults" not in r
+    assert "works with step" in refused(2, "prefill", *TOY, "--busy", "1")
+    assert "256" in refused(1, "step", *TOY, "--busy", "257")
+
+
+def test_a_steady_step_takes_no_page_fault():
+    r = bench("step", *TOY, "--draft", "--seconds", "0.5")
+    assert r["disk_page_faults"] == 0
+    assert r["page_faults"] < max(r["steps"], 64)  # a thread's first piece of an op may touch fresh stack, no more
+    small = bench("step", *TOY, "--seconds", "0.1", "--no-huge-pages")
+    assert small["huge_page_bytes"] == 0
+
+
+def tune(*arguments, cache, code=0):
+    env = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run([SPLASH, "tune", "--model", "toy", "--random-weights", "--max-memory", "100M", "--seconds", "0.3", *arguments],
+                          capture_output=True, text=True, timeout=600, env=env)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def test_tune(tmp_path):
+    r = json.loads(tune("--json", "--dry-run", cache=tmp_path))
+    assert r["kind"] == "tune" and r["path"] is None and list(tmp_path.iterdir()) == []
+    assert r["measured_on"].startswith("toy") and r["model"] == r["measured_on"]
+    assert r["default_over_tuned"] == pytest.approx(r["default_step_seconds"] / r["tuned_step_seconds"])
+    assert r["within_bar"] == (r["default_over_tuned"] <= r["bar"] == 1.03)
+    names = ["threads", "panel_chunk", "near_bytes", "far_bytes", "single_bytes"]
+    for name in names:
+        rows = [c for c in r["choices"] if c["choice"] == name]
+        if name == "threads" and not rows:
+            continue  # one core
+        assert rows[0]["value"] == "default" and sum(c["chosen"] for c in rows) == 1 and len(rows) >= 2
+        chosen = next(c for c in rows if c["chosen"])
+        assert r["tuning"][name] == (0 if chosen["value"] == "default" else chosen["value"])
+        assert all(c["rounds"] >= 3 and c["step_seconds"] > 0 for c in rows)
+    steps = {(s["rows"], s["drafted"]) for s in r["model_steps"]}
+    assert {(1, False), (8, False), (8, True)} <= steps and (1, True) not in steps
+
+
+def test_tuning_is_stored_and_used(tmp_path):
+    text = tune(cache=tmp_path)
+    assert "default over tuned" in text
+    (path,) = (tmp_path / "splash/tuning").iterdir()
+    assert str(path) in text and path.name.endswith(".json")
+    stored = json.loads(path.read_text())
+    assert stored["format"] == 1 and len(stored["models"]) == 1
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "SPLASH_DEBUG": "1"}
+    stored["panel_chunk"] = 7
+    stored["models"].append({"model": "another", "steps": []})
+    path.write_text(json.dumps(stored))
+    assert json.loads(run("step", "--model", "toy", "--random-weights", "--seconds", "0.1", "--json", env=env).stdout)["tuned"] is True
+    assert json.loads(run("step", "--model", "toy", "--random-weights", "--seconds", "0.1", "--json", "--no-tuning", env=env).stdout)["tuned"] is False
+    tune(cache=tmp_path)
+    assert [m["model"] for m in json.loads(path.read_text())["models"]] == ["another", stored["models"][0]["model"]]
+    path.write_text("{")
+    r = run("step", "--model", "toy", "--random-weights", "--seconds", "0.1", "--json", env=env)
+    assert json.loads(r.stdout)["tuned"] is False and "Debug" in r.stderr and str(path) in r.stderr

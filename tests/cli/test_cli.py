@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FAKE = os.environ.get("SPLASH_FAKE", str(Path(__file__).resolve().parents[2] / "build/tests/http/splash_fake"))
-COMMANDS = ["serve", "run", "chat", "pack", "verify", "explain", "bench", "claude", "opencode", "version"]
+COMMANDS = ["serve", "run", "chat", "pack", "verify", "explain", "bench", "tune", "claude", "opencode", "version"]
 
 
 def run(*args, stdin="", env=None, **kw):
@@ -54,7 +54,7 @@ def test_help_of_each_command(command):
     ["serve", "--default-reasoning-effort", "extreme"], ["serve", "--quiet=yes"], ["serve", "--max-context", "99999999999"],
     ["run"], ["run", "a", "b"], ["run", "--temperature", "nan", "x"], ["run", "--seed", "-1", "x"], ["run", "-n", "x", "x"], ["run", "--raw", "--system", "s", "x"],
     ["pack"], ["pack", "src"], ["pack", "-o", "x"], ["pack", "a", "b", "-o", "x"], ["verify"], ["explain", "extra"], ["explain", "--tau", "x"],
-    ["version", "x"], ["chat", "x"], ["claude", "--port", "0"], ["claude", "--port"]])
+    ["version", "x"], ["tune", "x"], ["tune", "--layers", "2"], ["tune", "--seconds", "0"], ["bench", "roof", "--busy", "1"], ["chat", "x"], ["claude", "--port", "0"], ["claude", "--port"]])
 def test_usage_errors(args):
     r = run(*args)
     assert r.returncode == 2, r
@@ -118,6 +118,19 @@ def test_lock_beyond_the_limit_is_refused(args):
     r = subprocess.run([os.environ["SPLASH_REAL"], *args, *model, "--mlock"], capture_output=True, text=True, timeout=60, preexec_fn=without_privileges)
     assert r.returncode == 1 and r.stdout == ""
     assert "MB" in r.stderr and "0.07 MB" in r.stderr and "ulimit -l unlimited" in r.stderr and "LimitMEMLOCK=infinity" in r.stderr
+
+
+def test_tuning_is_looked_for_in_the_cache(fake_model, tmp_path):
+    def asked(env, *args):
+        r = run("run", "-m", fake_model, *args, "[[dump]]", env=env)
+        return json.loads(r.stdout)["tuning_folder"], r.stderr
+    cache = str(tmp_path / "cache")
+    assert asked({"XDG_CACHE_HOME": cache})[0] == cache + "/splash/tuning"
+    assert asked({"XDG_CACHE_HOME": "relative", "HOME": str(tmp_path)})[0] in (f"{tmp_path}/.cache/splash/tuning", f"{tmp_path}/Library/Caches/splash/tuning")
+    assert asked({"XDG_CACHE_HOME": "", "HOME": ""})[0] == ""
+    assert asked({"XDG_CACHE_HOME": cache}, "--no-tuning")[0] == ""
+    assert "Debug" not in asked({"SPLASH_DEBUG": "0"})[1]
+    assert "Debug · opening" in asked({"SPLASH_DEBUG": "1"})[1]
 
 
 def test_run_json(fake_model):

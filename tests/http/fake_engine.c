@@ -56,6 +56,7 @@ struct splash_engine {
     splash_stats stats;
     uint32_t queue_limit, context;
     bool lock_weights, closing;
+    char tuning_folder[512];
 };
 
 static splash_status fake_fail(splash_error *err, splash_status code, const char *text) {
@@ -97,6 +98,9 @@ splash_status splash_open(splash_engine **out, const splash_options *options, sp
     e->queue_limit = options->queue_limit ? options->queue_limit : 64;
     e->context = options->context_tokens ? options->context_tokens : 4096;
     e->lock_weights = options->lock_weights;
+    (void)snprintf(e->tuning_folder, sizeof e->tuning_folder, "%s",
+                   options->tuning_folder ? options->tuning_folder : "");
+    if (options->debug) options->debug(options->debug_user, "opening");
     e->stats.kv_pages_total = 64;
     *out = e;
     return SPLASH_OK;
@@ -413,13 +417,14 @@ static char *dump_request(const splash_request *r) {
         (void)json_object_set_new(bias, key, json_real((double)r->prompt.logit_bias[i].bias));
     }
     json_t *j =
-        json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I,s:b}", "temperature",
+        json_pack("{s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:s,s:i,s:b,s:b,s:b,s:b,s:o,s:o,s:I,s:b,s:s}", "temperature",
                   (double)s->temperature, "top_k", (int)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
                   "presence_penalty", (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
                   "repetition_penalty", (double)s->repetition_penalty, "seed", seed, "max_new_tokens",
                   (int)r->prompt.max_new_tokens, "ignore_eos", (int)r->prompt.ignore_eos, "chat", (int)r->prompt.chat,
                   "thinking", (int)r->prompt.starts_in_reasoning, "tools", (int)r->tools, "stop", stop, "bias", bias,
-                  "n_prompt", (json_int_t)r->prompt.n_tokens, "lock_weights", (int)r->engine->lock_weights);
+                  "n_prompt", (json_int_t)r->prompt.n_tokens, "lock_weights", (int)r->engine->lock_weights,
+                  "tuning_folder", r->engine->tuning_folder);
     char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(7));
     json_decref(j);
     return text;
