@@ -297,6 +297,9 @@ typedef struct spl_kernels {
     void (*gdn_scan)(const spl_gdn_scan_args *a);
     void (*gdn_norm)(const spl_gdn_norm_args *a);
     spl_row_best (*row_best)(const float *logits, uint32_t n);
+    /* max[i] is the largest of the 16 logits from 16 i on (fewer at the end), +inf when one is NaN or +inf; -0 as +0.
+     */
+    void (*panel_max)(const float *logits, uint32_t n, float *max);
     void (*draft_conv)(const spl_draft_conv_args *a);
     void (*draft_prepare)(const spl_draft_prepare_args *a);
     void (*draft_attend)(const spl_draft_attend_args *a);

@@ -116,7 +116,10 @@ static spl_status adjusted(const float **out, const spl_dist_input *in, scratch_
 static spl_status prepare(const float **z, float *max, const spl_dist_input *in, scratch_parts *s, spl_error *err) {
     spl_status st = adjusted(z, in, s, err);
     if (st < 0) return st;
-    if ((st = spl_rank_scan(*z, in->vocab, in->row, s->block_max, max, err)) < 0) return st;
+    st = in->panel_max && *z == in->logits
+             ? spl_rank_scan_panels(in->panel_max, in->vocab, in->row, s->block_max, max, err)
+             : spl_rank_scan(*z, in->vocab, in->row, s->block_max, max, err);
+    if (st < 0) return st;
     if (is_finite(*max)) return SPL_OK;
     if (in->n_bias) return spl_fail(err, SPL_E_INVALID, "logit_bias excludes every token of row %u", in->row);
     return spl_fail(err, SPL_E_INTERNAL, "row %u has no finite logit", in->row);
@@ -287,7 +290,9 @@ spl_status spl_dist_build_general(spl_dist *out, const spl_dist_input *in, void 
 }
 
 spl_status spl_dist_argmax(uint32_t *token, const spl_dist_input *in, void *scratch, spl_error *err) {
-    if (!is_penalised(in) && !in->n_bias) return spl_argmax(in->logits, in->vocab, in->row, token, err);
+    if (!is_penalised(in) && !in->n_bias)
+        return in->panel_max ? spl_argmax_panels(in->logits, in->panel_max, in->vocab, in->row, token, err)
+                             : spl_argmax(in->logits, in->vocab, in->row, token, err);
     scratch_parts s = cut_scratch(scratch, in->vocab);
     const float *z;
     float max;

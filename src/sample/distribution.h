@@ -42,7 +42,8 @@ typedef struct spl_bias {
 } spl_bias;
 
 typedef struct spl_dist_input {
-    const float *logits; /* [vocab], not changed */
+    const float *logits;    /* [vocab], not changed */
+    const float *panel_max; /* their panel maxima (rank.h), or NULL: the row is scanned */
     uint32_t vocab;
     uint32_t row;                 /* named in errors */
     const spl_sampling *sampling; /* checked before */

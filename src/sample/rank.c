@@ -73,6 +73,37 @@ spl_status spl_argmax(const float *logits, uint32_t vocab, uint32_t row, uint32_
     return SPL_OK;
 }
 
+spl_status spl_rank_scan_panels(const float *panel_max, uint32_t vocab, uint32_t row, float *block_max, float *max,
+                                spl_error *err) {
+    enum { PER_BLOCK = SPL_RANK_BLOCK / SPL_RANK_PANEL };
+    size_t n_blocks = spl_rank_blocks(vocab), n_panels = spl_rank_panels(vocab);
+    float best = -INFINITY;
+    for (size_t i = 0; i < n_blocks; i++) {
+        size_t begin = i * PER_BLOCK, end = n_panels - begin < PER_BLOCK ? n_panels : begin + PER_BLOCK;
+        float m = -INFINITY;
+        for (size_t p = begin; p < end; p++) m = larger(panel_max[p], m);
+        block_max[i] = m;
+        best = larger(m, best);
+    }
+    *max = best;
+    if (best > FLT_MAX) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    return SPL_OK;
+}
+
+spl_status spl_argmax_panels(const float *logits, const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *token,
+                             spl_error *err) {
+    size_t n_panels = spl_rank_panels(vocab), best_panel = 0;
+    float best = -INFINITY;
+    for (size_t i = 0; i < n_panels; i++)
+        if (panel_max[i] > best) best = panel_max[i], best_panel = i;
+    if (best > FLT_MAX) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
+    if (!(best >= -FLT_MAX)) return spl_fail(err, SPL_E_INTERNAL, "row %u has no finite logit", row);
+    uint32_t id = (uint32_t)(best_panel * SPL_RANK_PANEL);
+    while (logits[id] != best) id++;
+    *token = id;
+    return SPL_OK;
+}
+
 void spl_rank_insert(spl_ranked *list, uint32_t k, float value, uint32_t id) {
     if (list->n == k && !(value > list->value[k - 1])) return;
     uint32_t at = list->n < k ? list->n++ : k - 1;

@@ -12,8 +12,9 @@
 #include "base/status.h"
 
 enum {
-    SPL_RANK_MAX = 64,   /* most ranks of spl_rank_top */
-    SPL_RANK_BLOCK = 256 /* logits per block */
+    SPL_RANK_MAX = 64,    /* most ranks of spl_rank_top */
+    SPL_RANK_BLOCK = 256, /* logits per block */
+    SPL_RANK_PANEL = 16   /* logits per panel: what the head computes at a time */
 };
 
 typedef struct spl_ranked {
@@ -28,6 +29,15 @@ static inline size_t spl_rank_blocks(uint32_t vocab) { return ((size_t)vocab + S
  * every logit is. Errors: INTERNAL "row n has a non-finite logit" (NaN or +inf). */
 spl_status spl_rank_scan(const float *logits, uint32_t vocab, uint32_t row, float *block_max, float *max,
                          spl_error *err);
+
+/* Maxima of panels of 16 logits, as the kernel table's panel_max writes them (+inf: not finite), when whoever wrote the
+ * logits kept them: a row is then looked at only where it matters, with the same results. */
+static inline size_t spl_rank_panels(uint32_t vocab) { return ((size_t)vocab + SPL_RANK_PANEL - 1) / SPL_RANK_PANEL; }
+/* As spl_rank_scan and spl_argmax. */
+spl_status spl_rank_scan_panels(const float *panel_max, uint32_t vocab, uint32_t row, float *block_max, float *max,
+                                spl_error *err);
+spl_status spl_argmax_panels(const float *logits, const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *token,
+                             spl_error *err);
 
 /* The k (1..SPL_RANK_MAX) largest finite logits, fewer when fewer exist; block_max from spl_rank_scan. */
 void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, uint32_t k);

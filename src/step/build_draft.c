@@ -115,9 +115,10 @@ static void build_proposals(spl_builder *b) {
     (void)spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_DRAFT_SELECTOR, b->block_norm, l->draft_selector,
                           SPL_ROWS_BLOCK);
     b->file = SPL_FILE_TARGET;
-    (void)spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->block_norm, l->logits, SPL_ROWS_BLOCK);
+    spl_op *op = spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->block_norm, l->logits, SPL_ROWS_BLOCK);
+    op->out2 = l->panel_max;
     b->file = SPL_FILE_DRAFT;
-    spl_op *op = spl_push(b, SPL_OP_DRAFT_TOP, SPL_NO_LAYER, SPL_ROWS_BLOCK);
+    op = spl_push(b, SPL_OP_DRAFT_TOP, SPL_NO_LAYER, SPL_ROWS_BLOCK);
     op->in = l->logits;
     op = spl_push(b, SPL_OP_DRAFT_WALK, SPL_NO_LAYER, SPL_ROWS_BLOCK);
     /* Gathered rows of the codebooks: a predecessor and 16 successors for each of 7 positions. */

@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "model/weights.h"
 #include "sample/distribution.h"
+#include "sample/rank.h"
 #include "step/builder.h"
 
 const char *spl_op_name(spl_op_kind kind) {
@@ -90,6 +91,7 @@ spl_op *spl_push_linear(spl_builder *b, spl_op_kind kind, uint32_t layer, spl_te
     op->k = t->cols;
     op->n_out = kind == SPL_OP_GATE_UP ? t->rows / 2 : t->rows;
     op->y_stride = op->n_out;
+    op->out2 = SPL_NO_COPY;
     return op;
 }
 
@@ -209,6 +211,7 @@ static void plan_arena(spl_builder *b) {
     b->wide = spl_take(l, rows * g->ffn_width * f);
     b->gathered = spl_take(l, (uint64_t)l->max_logit_rows * g->hidden * f);
     l->logits = spl_take(l, (uint64_t)l->max_logit_rows * g->vocab * f);
+    l->panel_max = spl_take(l, (uint64_t)l->max_logit_rows * spl_rank_panels(g->vocab) * f);
     l->captured = spl_take(l, rows * l->captured_width * f);
     if (l->parts & SPL_LIST_ACCEPT) {
         l->accept_scratch_bytes = spl_round_up(spl_dist_scratch_bytes(g->vocab), SPL_CACHE_LINE);
@@ -234,7 +237,8 @@ static void build_target(spl_builder *b) {
     op->out = b->gathered;
     op->k = g->hidden;
     (void)spl_push_norm(b, SPL_NO_LAYER, SPL_T_FINAL_NORM, b->gathered, SPL_NO_COPY, SPL_ROWS_LOGITS);
-    (void)spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->q8, l->logits, SPL_ROWS_LOGITS);
+    op = spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->q8, l->logits, SPL_ROWS_LOGITS);
+    op->out2 = l->panel_max;
 }
 
 /* Every stage of a step in its order; a list without a part leaves its stages out. */

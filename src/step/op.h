@@ -14,12 +14,12 @@
 #include "model/layout.h"
 
 #define SPL_OPS(X)                                                                                                     \
-    X(ROPE_TABLE, "rope.table")       /* cos, sin of every row's position */                                           \
-    X(EMBED, "embed.rows")            /* hidden = table[token] */                                                      \
-    X(NORM, "norm.rms")               /* in: f32 rows; out: q8 block or f32 rows (oracle); out2: f32 rows too */       \
-    X(QUANTISE, "quantise")           /* in: f32 rows; out: q8 block */                                                \
-    X(LINEAR, "linear.q4")            /* in: q8 block or f32 rows; out: f32 rows, added when op.add */                 \
-    X(GATE_UP, "linear.gate_up")      /* as LINEAR over panel pairs; out: silu(gate) * up */                           \
+    X(ROPE_TABLE, "rope.table")  /* cos, sin of every row's position */                                                \
+    X(EMBED, "embed.rows")       /* hidden = table[token] */                                                           \
+    X(NORM, "norm.rms")          /* in: f32 rows; out: q8 block or f32 rows (oracle); out2: f32 rows too */            \
+    X(QUANTISE, "quantise")      /* in: f32 rows; out: q8 block */                                                     \
+    X(LINEAR, "linear.q4")       /* in: q8 block or f32 rows; out: f32 rows, added when op.add; out2: panel maxima */  \
+    X(GATE_UP, "linear.gate_up") /* as LINEAR over panel pairs; out: silu(gate) * up */                                \
     X(ATTN_PREPARE, "attn.prepare")   /* head norms and rotary; in: packed rows; out: q; out2: k */                    \
     X(KV_STORE, "attn.store")         /* rotated k and v of the rows into the lane's pages */                          \
     X(ATTEND, "attn.attend")          /* causal attention over the pages, output gate applied */                       \
@@ -97,9 +97,10 @@ typedef struct spl_op_list {
     uint32_t max_block_rows, max_context_rows; /* of the draft; 0 without */
     unsigned parts;                            /* spl_list_parts */
     bool oracle;
-    uint64_t arena_bytes;                                        /* 64-aligned; pointers never leave [0, arena_bytes) */
-    uint64_t tokens, hidden, logits, cos, sin, captured;         /* offsets */
-    uint32_t captured_width;                                     /* values per row, 0 without taps */
+    uint64_t arena_bytes;                                /* 64-aligned; pointers never leave [0, arena_bytes) */
+    uint64_t tokens, hidden, logits, cos, sin, captured; /* offsets */
+    uint64_t panel_max;      /* largest logit of every 16, [logit or block rows][spl_rank_panels(vocab)] */
+    uint32_t captured_width; /* values per row, 0 without taps */
     uint64_t draft_tokens, draft_cos, draft_sin, draft_features; /* block tokens; rotary of block and context rows */
     uint64_t draft_hidden, draft_candidates, draft_scores, draft_selector; /* [block rows][hidden | 16 | 16 | rank] */
     uint64_t accept_scratch;                                               /* [lanes][accept_scratch_bytes] */

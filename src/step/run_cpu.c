@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/huge_pages.h"
+#include "sample/rank.h"
 #include "step/run.h"
 
 static size_t scratch_bytes_of(const spl_geometry *g) {
@@ -140,6 +141,16 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
     } else {
         s->k.linear_f32(&a);
     }
+}
+
+/* Panel maxima of the logits just written. */
+static void keep_maxima(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    size_t n_panels = spl_rank_panels(op->n_out), first = (size_t)begin * SPL_ROWS_PER_TILE;
+    size_t n = (size_t)(end - begin) * SPL_ROWS_PER_TILE;
+    if (n > op->n_out - first) n = op->n_out - first;
+    for (uint32_t r = 0; r < rows_of(s, op); r++)
+        s->k.panel_max(rows_at(s, op->out) + r * op->y_stride + first, (uint32_t)n,
+                       rows_at(s, op->out2) + r * n_panels + begin);
 }
 
 static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
@@ -472,7 +483,10 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     case SPL_OP_NORM: run_norm(s, op, begin, end); break;
     case SPL_OP_QUANTISE: run_quantise(s, op, begin, end); break;
     case SPL_OP_LINEAR:
-    case SPL_OP_GATE_UP: run_linear(s, op, begin, end); break;
+    case SPL_OP_GATE_UP:
+        run_linear(s, op, begin, end);
+        if (op->out2 != SPL_NO_COPY) keep_maxima(s, op, begin, end);
+        break;
     case SPL_OP_ATTN_PREPARE: run_attn_prepare(s, op, begin, end); break;
     case SPL_OP_GDN_NORM: run_gdn_norm(s, op, begin, end); break;
     case SPL_OP_CAPTURE: run_capture(s, op, begin, end); break;

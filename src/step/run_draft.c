@@ -162,8 +162,9 @@ static void run_top(const spl_step *s, const spl_op *op, uint32_t begin, uint32_
         uint32_t *ids = (uint32_t *)(void *)(s->arena + s->list->draft_candidates) + (size_t)row * top_k;
         float *scores = spl_rows_at(s, s->list->draft_scores) + (size_t)row * top_k;
         const float *logits = spl_rows_at(s, op->in) + (size_t)row * vocab;
+        const float *panel_max = spl_rows_at(s, s->list->panel_max) + row * spl_rank_panels(vocab);
         spl_ranked ranked = {.n = 0};
-        if (spl_rank_scan(logits, vocab, row, block_max, &max, NULL) == SPL_OK)
+        if (spl_rank_scan_panels(panel_max, vocab, row, block_max, &max, NULL) == SPL_OK)
             spl_rank_top(&ranked, logits, vocab, block_max, top_k);
         for (uint32_t i = 0; i < top_k; i++) {
             ids[i] = i < ranked.n ? ranked.id[i] : i; /* distinct and below the vocabulary in any case */
@@ -247,8 +248,9 @@ static spl_status accept_rows(const spl_step *s, uint32_t index, spl_error *err)
     spl_status st =
         spl_accept_begin(a, lane->proposals, seg->n_rows - 1, greedy ? NULL : lane->uniforms, &lane->limits, err);
     while (st == SPL_OK && !a->done) {
-        spl_dist_input in = {.logits =
-                                 spl_rows_at(s, s->list->logits) + (size_t)(seg->row_begin + a->row) * s->g->vocab,
+        size_t row = seg->row_begin + a->row;
+        spl_dist_input in = {.logits = spl_rows_at(s, s->list->logits) + row * s->g->vocab,
+                             .panel_max = spl_rows_at(s, s->list->panel_max) + row * spl_rank_panels(s->g->vocab),
                              .vocab = s->g->vocab,
                              .row = a->row,
                              .sampling = lane->sampling,

@@ -243,6 +243,37 @@ static void best_logit(void **state) {
     }
 }
 
+/* Panels of 16 with ties, zeroes of both signs, -inf, and what is not finite. */
+static void panel_maxima_of_every_tier(void **state) {
+    (void)state;
+    kt_random r = {29};
+    for (int round = 0; round < 300; round++) {
+        uint32_t n = round < 100 ? 1 + (uint32_t)round : 1 + kt_below(&r, 3000), n_panels = (n + 15) / 16;
+        float *x = kt_alloc(n * sizeof(float), 4), *found = kt_alloc(n_panels * sizeof(float), 4);
+        kt_fill_normal(&r, x, n, 3.0f);
+        for (uint32_t i = 0; round % 2 && i < n; i++)
+            x[i] = kt_below(&r, 4) ? -INFINITY : kt_below(&r, 2) ? -0.0f : 0.0f;
+        for (uint32_t i = 0; round % 5 == 0 && i < 1 + n / 40; i++)
+            x[kt_below(&r, n)] = kt_below(&r, 2) ? NAN : kt_below(&r, 2) ? INFINITY : -INFINITY;
+        for (size_t t = 0; kt_table(t); t++) {
+            kt_table(t)->kernels.panel_max(x, n, found);
+            assert_true(kt_guards_intact(found));
+            for (uint32_t p = 0; p < n_panels; p++) {
+                float best = -INFINITY;
+                bool bad = false;
+                for (uint32_t i = 16 * p; i < n && i < 16 * p + 16; i++) {
+                    bad = bad || isnan(x[i]);
+                    if (x[i] > best) best = x[i];
+                }
+                best = bad ? INFINITY : best == 0.0f ? 0.0f : best;
+                kt_assert_same(kt_table(t)->name, &best, &found[p], 1);
+            }
+        }
+        kt_free(x);
+        kt_free(found);
+    }
+}
+
 static void tiers_have_names(void **state) {
     (void)state;
     assert_true(spl_cpu_tiers() & 1u << SPL_TIER_REF);
@@ -267,9 +298,13 @@ static void tiers_have_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_have_names),         cmocka_unit_test(quantise_follows_the_formula),
-        cmocka_unit_test(norm_follows_the_formula), cmocka_unit_test(token_rows),
-        cmocka_unit_test(attention_rows),           cmocka_unit_test(best_logit),
+        cmocka_unit_test(panel_maxima_of_every_tier),
+        cmocka_unit_test(tiers_have_names),
+        cmocka_unit_test(quantise_follows_the_formula),
+        cmocka_unit_test(norm_follows_the_formula),
+        cmocka_unit_test(token_rows),
+        cmocka_unit_test(attention_rows),
+        cmocka_unit_test(best_logit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

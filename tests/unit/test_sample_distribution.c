@@ -4,6 +4,7 @@
 #include "test_sample_support.h"
 
 #include "base/clock.h"
+#include "kernels/kernels.h"
 #include "sample/rank.h"
 #include "sample/weight.h"
 
@@ -307,6 +308,52 @@ static void weights_are_accurate(void **state) {
     }
 }
 
+/* A row whose panel maxima were kept gives the same bits, tokens and errors; ties, few distinct values and rows with
+ * nothing finite in most places among them. */
+static void panel_maxima_change_nothing(void **state) {
+    (void)state;
+    enum { MAX = 5000, CASES = 3000 };
+    spl_kernels kernels;
+    assert_int_equal(spl_kernels_select(&kernels, SPL_N_TIERS, NULL), SPL_OK);
+    float *z = must_alloc(MAX * sizeof *z), *panel_max = must_alloc(spl_rank_panels(MAX) * sizeof *panel_max);
+    uint8_t *scratch = must_alloc(spl_dist_scratch_bytes(MAX)), *other = must_alloc(spl_dist_scratch_bytes(MAX));
+    uint32_t n_errors = 0;
+    for (uint32_t c = 0; c < CASES; c++) {
+        uint32_t vocab = 1 + (uint32_t)(spl_rng_at(78, c) % (c % 2 ? MAX : 600)), levels = c % 3 ? 0 : 1 + c % 40;
+        for (uint32_t i = 0; i < vocab; i++) {
+            double u = spl_rng_uniform(spl_rng_at(c, i));
+            z[i] = (float)((levels ? floor(u * levels) / levels : u) * 30.0 - 15.0);
+            if (c % 11 == 0 && i % 7) z[i] = -INFINITY;
+        }
+        if (c % 23 == 0) z[spl_rng_at(79, c) % vocab] = c % 2 ? NAN : INFINITY;
+        spl_sampling s = {.temperature = c % 4 ? (float)(3 + c % 15) * 0.125f : 0.0f,
+                          .top_k = (int32_t)(c % 5) * 16,
+                          .top_p = c % 2 ? 0.9375f : 1.0f,
+                          .min_p = c % 5 ? 0.0f : 0.0625f,
+                          .repetition_penalty = 1.0f};
+        spl_dist_input in = {.logits = z, .vocab = vocab, .row = 3, .sampling = &s}, kept = in;
+        spl_bias bias = {c % vocab, 2.5f};
+        if (c % 13 == 0) in.bias = kept.bias = &bias, in.n_bias = kept.n_bias = 1;
+        kernels.panel_max(z, vocab, panel_max);
+        kept.panel_max = panel_max;
+        spl_dist a, b;
+        spl_error err_a, err_b;
+        spl_status st = spl_dist_build(&a, &in, scratch, &err_a);
+        assert_int_equal(spl_dist_build(&b, &kept, other, &err_b), st);
+        if (st == SPL_OK)
+            assert_true(same_bits(&a, &b));
+        else
+            assert_string_equal(err_a.text, err_b.text);
+        uint32_t best_a = 0, best_b = 0;
+        st = spl_dist_argmax(&best_a, &in, scratch, &err_a);
+        assert_int_equal(spl_dist_argmax(&best_b, &kept, other, &err_b), st);
+        assert_int_equal(best_a, best_b);
+        n_errors += st != SPL_OK;
+    }
+    assert_true(n_errors > CASES / 30);
+    free(z), free(panel_max), free(scratch), free(other);
+}
+
 static uint64_t fnv(uint64_t h, const void *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) h = (h ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
     return h;
@@ -377,6 +424,7 @@ int main(void) {
         cmocka_unit_test(ties_and_crossings),           cmocka_unit_test(hand_worked_penalties),
         cmocka_unit_test(broken_rows_are_refused),      cmocka_unit_test(settings_are_checked),
         cmocka_unit_test(bits_are_the_same_everywhere), cmocka_unit_test(cost_of_a_row),
+        cmocka_unit_test(panel_maxima_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

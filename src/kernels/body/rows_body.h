@@ -115,6 +115,18 @@ static void spl_body_attn_prepare(const spl_attn_prepare_args *a) {
     }
 }
 
+static void spl_body_panel_max(const float *logits, uint32_t n, float *max) {
+    for (uint32_t begin = 0; begin < n; begin += SPL_ROWS_PER_TILE) {
+        uint32_t end = n - begin < SPL_ROWS_PER_TILE ? n : begin + SPL_ROWS_PER_TILE;
+        float best = -INFINITY;
+        for (uint32_t i = begin; i < end; i++) {
+            float x = logits[i] < INFINITY ? logits[i] : INFINITY;
+            best = x > best ? x : best;
+        }
+        *max++ = best + 0.0f;
+    }
+}
+
 /* Three passes: the maximum, its first index, the 16-lane sum of exp. The logarithm is libm's, once. */
 static spl_row_best spl_body_row_best(const float *logits, uint32_t n) {
     float lane[SPL_LANES], best = -INFINITY;

@@ -89,6 +89,19 @@ static void v16_rms_norm(const spl_norm_args *a) {
     }
 }
 
+static void v16_panel_max(const float *logits, uint32_t n, float *max) {
+    uint32_t i = 0;
+    for (; n - i >= 64; i += 64, max += 4) {
+        v16 v[4], above = v16_set1(INFINITY);
+        for (uint32_t j = 0; j < 4; j++) {
+            v[j] = v16_load(logits + i + 16 * j);
+            v[j] = v16_add(v16_select(v16_less(v[j], above), v[j], above), v16_set1(0.0f));
+        }
+        v16_top_4(v, max);
+    }
+    spl_body_panel_max(logits + i, n - i, max);
+}
+
 static spl_row_best v16_row_best(const float *logits, uint32_t n) {
     v16 top = v16_set1(-INFINITY), sum = v16_set1(0.0f);
     uint32_t whole = n / 16 * 16, index = 0;
