@@ -24,7 +24,7 @@ enum {
     SPL_LANES = 16,
     SPL_TILE_M = 8,
     SPL_MAX_HEAD_DIM = 256,  /* attention and GDN; multiples of 16 */
-    SPL_ATTEND_SPLIT = 1024, /* tokens of one partial softmax: fixed, so a history may be shared by threads */
+    SPL_ATTEND_SPLIT = 2048, /* tokens of one partial softmax: fixed, so a history may be shared by threads */
     SPL_ATTEND_TILE = 128    /* tokens between two looks at the running maximum */
 };
 

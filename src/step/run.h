@@ -6,9 +6,9 @@
 #include "step/step.h"
 
 /* Attention of few rows over a long history is shared by its splits: a slot holds what all query heads of one row have
- * of one split. 2,048 slots serve 4 lanes of 8 rows at 65,536 tokens each; a lane that finds no room is attended by
+ * of one split. 1,024 slots serve 4 lanes of 8 rows at 65,536 tokens each; a lane that finds no room is attended by
  * rows and heads alone, with the same bits. */
-enum { SPL_PART_SLOTS = 2048 };
+enum { SPL_PART_SLOTS = 1024 };
 #define SPL_NO_PARTS UINT32_MAX
 
 /* Small tensors of a target layer, resolved once. */
