@@ -46,7 +46,8 @@ static work work_of(const spl_rig *r, const spl_bench_rates *rates, uint32_t n_t
     for (uint32_t at = 0; at < n_tokens; at += SPL_BENCH_CHUNK_ROWS) {
         uint32_t left = n_tokens - at, n = left < SPL_BENCH_CHUNK_ROWS ? left : SPL_BENCH_CHUNK_ROWS;
         uint64_t bytes = spl_op_list_step_bytes(list, 1, at);
-        uint64_t macs = spl_op_list_step_macs(list, n, n == left ? 1 : 0, r->drafts ? n : 0);
+        uint64_t macs = spl_op_list_step_macs(list, n, n == left ? 1 : 0, r->drafts ? n : 0) +
+                        spl_op_list_attend_macs(list, n, at + n / 2);
         w.bytes += bytes;
         w.macs += macs;
         w.roof_seconds += spl_roof_seconds(rates, bytes, macs);

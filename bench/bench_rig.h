@@ -46,7 +46,8 @@ void spl_rig_close(spl_rig *r); /* also after a failed open */
 void spl_rig_put(spl_bench_json *j, const spl_rig *r);
 
 /* Multiply-adds of one op of a run over that many rows. */
-uint64_t spl_rig_op_macs(const spl_op *op, uint32_t n_rows, uint32_t n_logit_rows, uint32_t n_context);
+uint64_t spl_rig_op_macs(const spl_op *op, uint32_t kv_tokens, uint32_t n_rows, uint32_t n_logit_rows,
+                         uint32_t n_context);
 
 /* Time per kind of op: op_ns [list->n_ops] summed over n_runs runs, with the bytes and multiply-adds of one. */
 json_t *spl_rig_stages(const spl_op_list *list, const uint64_t *op_ns, uint32_t n_runs, uint32_t n_lanes,

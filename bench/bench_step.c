@@ -140,7 +140,8 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     uint32_t n_rows = runs->rows * runs->lanes, lanes = runs->lanes;
     uint32_t n_context = (uint32_t)lround((double)runs->n_context / (double)runs->n_steps);
     uint64_t bytes = spl_op_list_step_bytes(list, lanes, runs->context);
-    uint64_t macs = spl_op_list_step_macs(list, n_rows, n_rows, n_context);
+    uint64_t attend_macs = spl_op_list_attend_macs(list, n_rows, runs->context);
+    uint64_t macs = spl_op_list_step_macs(list, n_rows, n_rows, n_context) + attend_macs;
     double seconds = spl_samples_median(&m->seconds), roof = spl_roof_seconds(rates, bytes, macs);
     double tau = (double)runs->n_retained / (double)(runs->n_steps * lanes);
     spl_rig_put(j, r);
@@ -158,6 +159,7 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     spl_put_u64(j, "huge_page_bytes", spl_huge_page_bytes());
     spl_put_u64(j, "step_bytes", bytes);
     spl_put_u64(j, "step_macs", macs);
+    spl_put_u64(j, "attend_macs", attend_macs);
     spl_put_rates(j, rates);
     spl_put_real(j, "roof_seconds", roof);
     spl_put_real(j, "roof_fraction", seconds > 0 ? roof / seconds : 0);

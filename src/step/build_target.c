@@ -113,6 +113,7 @@ static void build_attention(spl_builder *b, uint32_t layer) {
     op->out = b->mixed;
     op->kv_bytes_per_token =
         (uint32_t)(g->n_kv_heads * spl_kv_block_bytes(g->head_dim, b->list->oracle) / SPL_PAGE_TOKENS);
+    op->kv_macs_per_token = 2 * g->n_q_heads * g->head_dim;
     if (!b->list->oracle) { /* the oracle takes every history whole */
         op = spl_push(b, SPL_OP_ATTEND_MERGE, layer, SPL_ROWS_BATCH);
         op->scratch = b->packed;
@@ -323,6 +324,12 @@ uint64_t spl_op_list_step_macs(const spl_op_list *list, uint32_t n_rows, uint32_
         if (op->kind == SPL_OP_LINEAR) total += rows[op->rows] * op->k * op->n_out;
         if (op->kind == SPL_OP_GATE_UP) total += rows[op->rows] * op->k * op->n_out * 2;
     }
+    return total;
+}
+
+uint64_t spl_op_list_attend_macs(const spl_op_list *list, uint64_t n_rows, uint64_t kv_tokens) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < list->n_ops; i++) total += n_rows * kv_tokens * list->ops[i].kv_macs_per_token;
     return total;
 }
 

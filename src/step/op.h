@@ -76,6 +76,7 @@ typedef struct spl_op {
     uint64_t weight_bytes;           /* streamed once per run, whatever the number of rows */
     uint64_t lane_bytes;             /* read and written once per lane: recurrent state, convolution window */
     uint32_t kv_bytes_per_token;     /* read per token of a lane's history */
+    uint32_t kv_macs_per_token;      /* multiply-adds per row and token of its history */
 } spl_op;
 
 enum { SPL_MAX_SELECTOR_RANK = 1024 };
@@ -119,6 +120,8 @@ uint64_t spl_op_list_step_bytes(const spl_op_list *list, uint32_t n_lanes, uint6
 /* Multiply-adds of the linear ops for n_rows rows, n_logit_rows of them with logits, and, in a list that drafts,
  * n_rows block rows and n_context context rows. */
 uint64_t spl_op_list_step_macs(const spl_op_list *list, uint32_t n_rows, uint32_t n_logit_rows, uint32_t n_context);
+/* Multiply-adds of attention, both products, for n_rows rows over kv_tokens tokens each. */
+uint64_t spl_op_list_attend_macs(const spl_op_list *list, uint64_t n_rows, uint64_t kv_tokens);
 
 /* Bytes of a lane's recurrent state cell: S of every GDN layer, then the convolution windows. */
 uint64_t spl_state_cell_bytes(const spl_geometry *g, uint32_t n_layers);
