@@ -130,7 +130,8 @@ static void verify(rig *r, const uint32_t *lengths, uint32_t first, uint32_t n, 
 
 static void shared_histories_keep_their_bits(void **state) {
     (void)state;
-    static const uint32_t lengths[LANES] = {100, SPL_ATTEND_SPLIT - ROWS, SPL_ATTEND_SPLIT - 3, 2 * SPL_ATTEND_SPLIT + 40};
+    static const uint32_t lengths[LANES] = {100, SPL_ATTEND_SPLIT - ROWS, SPL_ATTEND_SPLIT - 3,
+                                            2 * SPL_ATTEND_SPLIT + 40};
     static const uint32_t n_threads[] = {1, 2, 3, 8};
     float *expected = NULL, *found = NULL;
     size_t n = 0;
