@@ -55,7 +55,8 @@ static void add_text(const splash_engine *e, uint32_t at, const char *id, const 
 
 /* A prompt of a file: as it is when raw or the start of a function, else as a chat. */
 static void add_row(const splash_engine *e, uint32_t at, const json_t *row) {
-    const char *text = json_string_value(json_object_get(row, "prompt")),
+    const json_t *turns = json_object_get(row, "turns"); /* of a longer chat the first turn */
+    const char *text = json_string_value(turns ? json_array_get(turns, 0) : json_object_get(row, "prompt")),
                *kind = json_string_value(json_object_get(row, "kind"));
     const char *id = json_string_value(json_object_get(row, "id"));
     assert_non_null(text);
