@@ -136,7 +136,7 @@ $(BUILD)/neon/test_%: $(BUILD)/neon/tests/kernels/test_%.o $(ARM_OBJ)
 .PHONY: neon-test
 neon-test: $(ARM_TESTS)
 	$(Q)for t in $(ARM_TESTS); do echo $$t; $(ARM_RUN) $$t || exit 1; done
--include $(ARM_OBJ:.o=.d)
+-include $(ARM_OBJ:.o=.d) $(wildcard $(BUILD)/neon/tests/kernels/*.d)
 
 lint:
 	@bad=0; for script in tools/lint/*.sh; do sh $$script || bad=1; done; exit $$bad
