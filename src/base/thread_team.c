@@ -221,17 +221,15 @@ bool spl_team_take(spl_team *team, uint32_t stage, uint32_t member_index, uint32
     uint32_t n = team->n_threads, count;
     if (n_units == 0) return false;
     if (n == 1) grain = n_units; /* nobody to share with */
-    /* Whole pieces per member, the last one has the rest; a small stage is one part that all take from. */
-    uint32_t per_member = n_units / n / grain * grain, n_parts = n;
-    if (per_member < SMALL_STAGE_PIECES * grain) {
-        per_member = n_units;
-        n_parts = 1;
-    }
+    /* Whole pieces per member, the remainder spread; a small stage is one part that all take from. */
+    uint32_t n_pieces = n_units / grain + (n_units % grain > 0), n_parts = n_pieces / n < SMALL_STAGE_PIECES ? 1 : n;
     for (uint32_t i = 0; i < n_parts; i++) {
         uint32_t m = (member_index + i) % n_parts;
-        uint32_t own = m + 1 == n_parts ? n_units - m * per_member : per_member;
-        if (!take_part(team, m, stage, own, n / n_parts, grain, begin, &count)) continue;
-        *begin += m * per_member;
+        uint32_t first = (uint32_t)((uint64_t)n_pieces * m / n_parts) * grain;
+        uint32_t last = (uint32_t)((uint64_t)n_pieces * (m + 1) / n_parts) * grain;
+        if (last > n_units) last = n_units;
+        if (!take_part(team, m, stage, last - first, n / n_parts, grain, begin, &count)) continue;
+        *begin += first;
         *end = *begin + count;
         return true;
     }
