@@ -194,14 +194,15 @@ def repeated_tokens(count, ordinary, rng):
 
 
 def heldout_text(docs, seed=987654321):
-    """About 10 kB of mixed text, none of whose documents is in docs: code, library, chat."""
+    """About 12 kB of text in about the corpus's own mix, none of whose documents is in docs."""
     rng, known = random.Random(seed), {text for _, text, _ in docs}
     library = [t for t in library_documents() if withheld(t) and len(t) < 900]
     rng.shuffle(library)
     code = (pyfunctions.completion_text(rng) for _ in range(10_000))
     chat = (chat_document(*chatdata.conversation(rng))[0] for _ in range(10_000))
-    parts = library[:4]
-    for source, count in ((code, 10), (chat, 12)):
+    tool = (chat_document(*toolcalls.conversation(rng))[0] for _ in range(10_000))
+    parts = library[:1]
+    for source, count in ((code, 10), (chat, 12), (tool, 3)):
         fresh = (t for t in source if t not in known)
         parts += [next(fresh) for _ in range(count)]
     rng.shuffle(parts)

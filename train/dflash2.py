@@ -44,6 +44,18 @@ class Geometry:
     eps: float = 1e-6
 
 
+def geometry_of(path):
+    """Sizes from a config.json of the published draft layout."""
+    with open(path, encoding="utf-8") as f:
+        c = json.load(f)
+    d = c["dflash_config"]
+    return Geometry(hidden=c["hidden_size"], layers=c["num_hidden_layers"], heads=c["num_attention_heads"], kv_heads=c["num_key_value_heads"],
+                    head_dim=c["head_dim"], intermediate=c["intermediate_size"], vocab=c["vocab_size"], block=d["block_size"],
+                    window=c["sliding_window"], taps=tuple(d["target_layer_ids"]), target_layers=c["num_target_layers"],
+                    group=d["conv_group_size"], rank=d["selector_rank"], candidates=d["selector_top_k"], mask_token=d["mask_token_id"],
+                    theta=c["rope_parameters"]["rope_theta"], eps=c["rms_norm_eps"])
+
+
 class Norm(nn.Module):
     """RMS norm with a plain weight over the last axis."""
 
@@ -272,8 +284,8 @@ def export(draft, folder):
     shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder, g=None):
+def load(folder):
     """Draft in fp32 from an exported checkpoint."""
-    draft = DFlash2(g)
+    draft = DFlash2(geometry_of(os.path.join(folder, "config.json")))
     draft.load_state_dict({k: v.float() for k, v in load_file(os.path.join(folder, "model.safetensors")).items()})
     return draft.eval()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train nano's DFlash 2 draft: sample answers from the target, fit the draft, measure tau, export.
+"""Train the DFlash 2 draft of a checkpoint of the family (nano's by default): sample answers from the target, fit the draft, measure tau, export.
 
     python train/draft.py --target CHECKPOINT --work DIR --out DIR [--minutes 20] [--server URL]
     python train/draft.py ... --no-conv --no-selector      (ablations)
@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 
 import chatdata
+import corpus
 import dflash2
 import model
 import optim
@@ -42,18 +43,45 @@ LIMIT = 384            # longest sequence, prompt and answer
 
 # ---- answers of the target -------------------------------------------------------------------
 
-def prompts(rng, tok, count):
-    """`count` prompts as id lists: chats up to the assistant's turn, and starts of functions."""
+def library_starts():
+    """First lines of the standard library's functions, up to the end of the docstring: code the target has hardly seen."""
     out = []
+    for text in corpus.library_documents():
+        for quotes in ('"""', "'''"):
+            first = text.find(quotes)
+            last = text.find(quotes, first + 3)
+            if text.startswith(("def ", "class ")) and 0 < first < 200 and last > 0:
+                out.append(text[:last + 3] + "\n")
+                break
+    return out
+
+
+def file_to_repeat(rng):
+    """A request to repeat a file of code with one change, worded in several ways."""
+    function = pyfunctions.Function(rng)
+    source = "\n\n".join([function.source(doc=rng.random() < 0.6)] + [pyfunctions.Function(rng).source(doc=False) for _ in range(rng.randint(0, 1))])
+    new = f"{rng.choice(chatdata.WORDS)}_{rng.choice(chatdata.WORDS)}"
+    ask = rng.choice(("Repeat this file with one change: rename {} to {}.", "Repeat this file with one change: rename the function {} to {}. Print the whole file and nothing else.",
+                      "Print this file with {} renamed to {}.", "Repeat this code with {} renamed to {}:")).format(function.name, new)
+    fence = rng.choice(("```python", "```"))
+    return [{"role": "user", "content": f"{ask}\n\n{fence}\n{source.strip()}\n```"}]
+
+
+def prompts(rng, tok, count):
+    """`count` prompts as id lists: chats up to the assistant's turn, files to repeat, and starts of functions."""
+    out, library = [], library_starts()
     while len(out) < count:
-        if rng.random() < 0.6:
-            messages, tools = chatdata.conversation(rng)
+        roll = rng.random()
+        if roll < 0.6:
+            messages, tools = chatdata.conversation(rng) if roll < 0.4 else (file_to_repeat(rng) if roll < 0.53 else chatdata.copying(rng), None)
             while messages[-1]["role"] == "assistant":
                 messages = messages[:-1]
             text = template.render(messages, tools, prompt=True, thinking=rng.random() < 0.5)
-        else:
+        elif roll < 0.82:
             f = pyfunctions.Function(rng)
             text = f'{f.signature()}\n    """{f.doc}"""\n'
+        else:
+            text = rng.choice(library)
         ids = tok.encode(text).ids
         if len(ids) <= LIMIT - 96:
             out.append(ids)
@@ -141,7 +169,7 @@ def features_of(net, rows, taps, path, batch=24):
     """Tapped states of all rows, one after the other, [tokens, taps * H] bf16 in a file mapped into memory."""
     total, width = sum(len(ids) for ids, _ in rows), len(taps) * net.config.hidden_size
     if not os.path.exists(path):
-        store = torch.from_file(path + ".tmp", shared=True, size=total * width, dtype=torch.bfloat16).view(total, width)
+        store = torch.from_file(path + ".tmp", shared=True, size=total * width, dtype=torch.bfloat16, device="cpu").view(total, width)
         starts = np.cumsum([0] + [len(ids) for ids, _ in rows])
         by_length = sorted(range(len(rows)), key=lambda i: len(rows[i][0]))
         for at in range(0, len(rows), batch):
@@ -149,13 +177,13 @@ def features_of(net, rows, taps, path, batch=24):
             ids = torch.full((len(part), max(len(rows[i][0]) for i in part)), model.EOT)
             for row, i in zip(ids, part):
                 row[:len(rows[i][0])] = torch.tensor(rows[i][0])
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(ids.device.type, torch.bfloat16):
                 states = tap(net, ids, taps)
             for row, i in zip(states, part):
                 store[starts[i]:starts[i + 1]] = row[:len(rows[i][0])].to(torch.bfloat16)
         del store
         os.replace(path + ".tmp", path)
-    return torch.from_file(path, shared=True, size=total * width, dtype=torch.bfloat16).view(total, width)
+    return torch.from_file(path, shared=True, size=total * width, dtype=torch.bfloat16, device="cpu").view(total, width)
 
 
 def batch_features(store, starts, picked, size):
@@ -193,7 +221,7 @@ def losses(draft, net, features, ids, learn, anchors, selector=True):
     tokens = padded.gather(1, spots.flatten(1)).view_as(spots)
     usable = learn.gather(1, spots.flatten(1)).view_as(spots)
     rows = dflash2.block_rows(net.model.embed_tokens, tokens[..., 0], g)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(ids.device.type, torch.bfloat16):
         hidden = draft(features, anchors, rows)[:, :, 1:]                    # [B, N, R-1, H]
         logits = hidden @ net.lm_head.weight.t()
     hidden, logits = hidden.float(), logits.float()
@@ -282,13 +310,13 @@ def optimisers(draft, args):
 
 
 def fit(draft, net, rows, store, args, log):
-    """Warm-up and cosine decay over a wall-clock budget; 4-bit weights at the end."""
+    """Warm-up and cosine decay over a budget of time, or of steps when given; 4-bit weights at the end."""
     params, optims = optimisers(draft, args)
     swap = four_bit_values(draft)
     starts = np.cumsum([0] + [len(ids) for ids, _ in rows])
     rng, begin, step, seen = random.Random(args.seed), time.time(), 0, []
     order = []
-    while (fraction := (time.time() - begin) / (args.minutes * 60)) < 1 and (args.steps is None or step < args.steps):
+    while (fraction := step / args.steps if args.steps else (time.time() - begin) / (args.minutes * 60)) < 1:
         if len(order) < min(BATCH, len(rows)):
             order = sorted(range(len(rows)), key=lambda i: len(rows[i][0]) + rng.random() * 40)
             order = [order[i:i + BATCH] for i in range(0, max(1, len(order) - BATCH + 1), BATCH)]
@@ -330,9 +358,12 @@ def arguments():
     p.add_argument("--answers", type=int, default=12000)
     p.add_argument("--rate", type=float, default=1.5e-3)
     p.add_argument("--selector-weight", type=float, default=1.0)
-    p.add_argument("--steps", type=int)
+    p.add_argument("--steps", type=int, help="train this many steps instead (to compare variants fairly)")
+    p.add_argument("--start", help="folder of an exported draft to go on from")
     p.add_argument("--seed", type=int, default=3)
     p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--device", default="cpu", help="where target and draft run: cpu, cuda, mps")
+    p.add_argument("--geometry", help="config.json of the published draft layout with the wanted sizes (default: nano's draft)")
     p.add_argument("--no-conv", action="store_true")
     p.add_argument("--no-selector", action="store_true")
     return p.parse_args()
@@ -346,7 +377,7 @@ def answers(net, tok, args):
         draw = (lambda *a, **k: served(args.server, tok, *a, **k)) if args.server else (lambda *a, **k: sample(net, tok, *a, **k))
         held = draw(min(120, args.answers), 77, greedy_share=1.0)
         known = {tuple(ids[:start]) for ids, start in held}
-        rows = draw(args.answers, 78, deadline=time.time() + args.sample_minutes * 60)
+        rows = draw(args.answers, args.seed + 75, deadline=time.time() + args.sample_minutes * 60)
         rows = [r for r in rows if tuple(r[0][:r[1]]) not in known and len(r[0]) - r[1] >= 3]
         with open(path + ".tmp", "w") as f:
             json.dump({"train": rows, "held": held}, f)
@@ -388,13 +419,14 @@ def main():
     args = arguments()
     torch.set_num_threads(args.threads)
     net, tok = quality.load(args.target)
-    net.requires_grad_(False)
+    net.to(args.device).requires_grad_(False)
+    torch.set_default_device(args.device)       # everything made from here on lies there
     if args.measure:
         measure(args, net, tok)
         return
     rows, held = answers(net, tok, args)
     print(f"{len(rows)} answers, {sum(len(r[0]) - r[1] for r in rows)} tokens; {len(held)} held out", flush=True)
-    draft = dflash2.DFlash2(dflash2.Geometry(), args.seed)
+    draft = dflash2.load(args.start).train() if args.start else dflash2.DFlash2(dflash2.geometry_of(args.geometry) if args.geometry else None, args.seed)
     store = features_of(net, rows, draft.g.taps, os.path.join(args.work, "features.bin"))
     with open(os.path.join(args.work, "draft.tsv"), "a") as log:
         steps = fit(draft, net, rows, store, args, log)

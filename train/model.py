@@ -131,13 +131,41 @@ def to_published(state):
             tensor.detach().to(torch.bfloat16).contiguous().clone() for name, tensor in state.items()}
 
 
-def load_published(folder):
-    """Network in fp32 with the weights of an exported checkpoint."""
-    net = build()
-    state = {name.replace("model.language_model.", "model.", 1): tensor.float()
-             for name, tensor in load_file(os.path.join(folder, "model.safetensors")).items()}
-    net.load_state_dict(state)
+def published_weights(folder):
+    """Tensors of the text model of a checkpoint, one file or sharded, under the text class's names, fp32."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    files = ["model.safetensors"]
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as f:
+            files = sorted(set(json.load(f)["weight_map"].values()))
+    state = {}
+    for name in files:
+        for key, tensor in load_file(os.path.join(folder, name)).items():
+            if not key.startswith(("model.visual.", "mtp.")):
+                state[key.replace("model.language_model.", "model.", 1)] = tensor
+    return state
+
+
+def load_published(folder, dtype=torch.float32):
+    """Network with the weights of any checkpoint of the family, in its own geometry."""
+    delta.install(family)
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    text = Qwen3_5TextConfig(**{k: v for k, v in config.get("text_config", config).items() if k not in ("model_type", "dtype", "architectures")})
+    text._attn_implementation = "sdpa"
+    text.use_cache = False
+    with torch.device("meta"):
+        net = family.Qwen3_5ForCausalLM(text)
+    net.load_state_dict({name: t.to(dtype) for name, t in published_weights(folder).items()}, assign=True)
+    fresh = family.Qwen3_5ForCausalLM(Qwen3_5TextConfig(**dict(text.to_dict(), num_hidden_layers=1, layer_types=text.layer_types[:1], vocab_size=8)))
+    net.model.rotary_emb = fresh.model.rotary_emb      # its frequencies are no weights
     return net.eval()
+
+
+def adopt_tokens(tokenizer):
+    """Take the ids of the marks that end texts and turns from a tokenizer of the family."""
+    global EOT, IM_START, IM_END
+    EOT, IM_START, IM_END = (tokenizer.token_to_id(mark) for mark in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
 
 
 def export(net, folder, side_files):

@@ -106,7 +106,9 @@ def load(folder, four_bit=True):
         with torch.no_grad():
             for p in quant.quantised_parameters(net):
                 p.data = quant.dequantised(p.data)
-    return net, Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    tok = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+    model.adopt_tokens(tok)
+    return net, tok
 
 
 @torch.no_grad()
