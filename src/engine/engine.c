@@ -295,7 +295,7 @@ static spl_status start_lane(spl_engine *e, spl_lane *lane, spl_request *r, spl_
     lane->usage.queue_ns = lane->started_ns - r->submitted_ns;
     memset(lane->cell, 0, (size_t)e->plan.state_cell_bytes);
     lane->n_pending = lane->n_features = 0;
-    lane->rates = e->rates;
+    spl_pace_rates_start(&lane->rates, &e->rates);
     spl_lookup_init(&lane->lookup, lane->lookup.tokens, e->plan.context_tokens);
     for (uint32_t i = 0; i < r->n_tokens; i++) spl_lookup_push(&lane->lookup, r->tokens[i]);
     lane->has_penalties = spl_sampling_has_penalties(&r->sampling);

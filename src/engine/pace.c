@@ -5,6 +5,12 @@
 
 #include <string.h>
 
+/* Drafted steps that the engine's rates are worth to a new request: its own text soon counts for more. */
+enum { START_WEIGHT = 8 };
+
+/* A draft has to promise this much more than what is chosen otherwise: the best of several noisy guesses flatters. */
+static const double draft_margin = 1.12;
+
 static const double cost_weight = 0.1;
 static const float rate_weight = 0.06f;
 
@@ -39,6 +45,11 @@ void spl_pace_rates_init(spl_pace_rates *r) {
     memset(r, 0, sizeof *r);
     for (int i = 0; i < SPL_BLOCK_ROWS - 1; i++) r->draft[i] = 0.7f;
     for (int i = 0; i < SPL_PACE_LOOKUP_CLASSES; i++) r->lookup[i] = 0.55f + 0.2f * (float)i;
+}
+
+void spl_pace_rates_start(spl_pace_rates *r, const spl_pace_rates *known) {
+    *r = *known;
+    if (r->n_draft > START_WEIGHT) r->n_draft = START_WEIGHT;
 }
 
 static void learn(float *rate, bool accepted, float weight) { *rate += weight * ((accepted ? 1.0f : 0.0f) - *rate); }
@@ -89,7 +100,7 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
         chance *= (double)r->draft[rows - 2];
         tokens += chance;
         double rate = rate_of(c, true, rows, o->n_lanes, tokens);
-        if (rate > best_rate) {
+        if (rate > best_rate * (best.mode == SPL_PACE_DRAFT ? 1.0 : draft_margin)) {
             best_rate = rate;
             best = (spl_pace_choice){SPL_PACE_DRAFT, rows};
         }

@@ -38,6 +38,8 @@ typedef struct spl_pace_rates {
 } spl_pace_rates;
 
 void spl_pace_rates_init(spl_pace_rates *r);
+/* Rates of a new request: what the engine has seen, held loosely. */
+void spl_pace_rates_start(spl_pace_rates *r, const spl_pace_rates *known);
 void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_accepted);
 void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted);
 
