@@ -10,7 +10,15 @@
 #include "base/huge_pages.h"
 #include "bench/step_runs.h"
 
-enum { WARM_STEPS = 3, MIN_STEPS = 5, MAX_STEPS = 2000, STAGE_STEPS = 4, MAX_BUSY = 256, MIN_BLOCKS = 4 };
+enum {
+    WARM_STEPS = 3,
+    MIN_STEPS = 5,
+    MAX_STEPS = 2000,
+    STAGE_STEPS = 4,
+    MAX_BUSY = 256,
+    MIN_BLOCKS = 4,
+    BLOCK_STEPS = 250
+};
 static const uint64_t BLOCK_NS = 400000000u; /* of a stretch of steps with or without busy threads */
 static const double BUSY_BAR = 1.7;          /* slowdown allowed by one busy program on two cores */
 
@@ -103,7 +111,7 @@ static spl_status measure_both(spl_rig *r, measured *m, uint64_t limit_ns, spl_e
         if (busy) st = start_crowd(&crowd, m->o->busy, err);
         if (st == SPL_OK) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
         uint64_t start = spl_now_ns();
-        for (uint32_t n = 0; st == SPL_OK && (n < 2 || spl_now_ns() - start < BLOCK_NS); n++)
+        for (uint32_t n = 0; st == SPL_OK && (n < 2 || (n < BLOCK_STEPS && spl_now_ns() - start < BLOCK_NS)); n++)
             st = add_step(r, m, to, err);
         end_crowd(&crowd);
     }
