@@ -303,10 +303,7 @@ def optimisers(draft, args):
     chosen = {id(p) for p in matrices}
     muon = optim.Muon([{"params": matrices}], lr=args.rate * 5)
     adam = torch.optim.AdamW([p for p in params if id(p) not in chosen], lr=args.rate, betas=(0.9, 0.95), weight_decay=0.0)
-    for optimiser in (muon, adam):
-        for group in optimiser.param_groups:
-            group["base"] = group["lr"]
-    return params, (muon, adam)
+    return params, optim.remember_rates(muon, adam)
 
 
 def fit(draft, net, rows, store, args, log):
@@ -325,9 +322,7 @@ def fit(draft, net, rows, store, args, log):
         picked, order = order[:BATCH], order[BATCH:]
         ids, learn, anchors = batch_tensors([rows[i] for i in picked], draft.g.block)
         features = batch_features(store, starts, picked, ids.shape[1])
-        for optimiser in optims:
-            for group in optimiser.param_groups:
-                group["lr"] = group["base"] * min(1, fraction / 0.04 + 0.02) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * fraction)))
+        optim.set_rates(optims, min(1, fraction / 0.04 + 0.02) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * fraction))))
         with swap if fraction > 0.8 else torch.enable_grad():
             base, extra, metrics = losses(draft, net, features, ids, learn, anchors, not args.no_selector)
             (base + args.selector_weight * extra).backward()
@@ -366,7 +361,10 @@ def arguments():
     p.add_argument("--geometry", help="config.json of the published draft layout with the wanted sizes (default: nano's draft)")
     p.add_argument("--no-conv", action="store_true")
     p.add_argument("--no-selector", action="store_true")
-    return p.parse_args()
+    args = p.parse_args()
+    if not args.measure and not args.work:
+        p.error("training needs --work, the folder for answers, tapped states and log")
+    return args
 
 
 def answers(net, tok, args):

@@ -38,16 +38,11 @@ def fit(net, minutes, batch):
     rng = np.random.default_rng(5)
     begin, seen, step = time.time(), [], 0
     while time.time() - begin < minutes * 60:
-        for optimiser in (muon, adam):
-            for group in optimiser.param_groups:
-                group["lr"] = group["base"] * min(1, (step + 1) / WARM_STEPS)
+        optim.set_rates((muon, adam), min(1, (step + 1) / WARM_STEPS))
         ids, flags = corpus.repeated_tokens(batch, model.ORDINARY, rng)
         value = loop.batch_loss(net, torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(flags[:, 1:].astype(bool)))
         value.backward()
-        torch.nn.utils.clip_grad_norm_([p for g in adam.param_groups for p in g["params"]], 1.0)
-        muon.step()
-        adam.step()
-        net.zero_grad(set_to_none=True)
+        optim.update(net, muon, adam)
         step += 1
         seen.append(value.item())
         if step % 20 == 0:

@@ -97,9 +97,7 @@ def train(work, minutes, batch, export, compiled=True, until=None, start=None, s
     sums, since = [], time.time()
     while (spent := time.time() - begin) < minutes * 60 and (until is None or step < until):
         fraction = spent / (minutes * 60)
-        for optimiser in (muon, adam):
-            for group in optimiser.param_groups:
-                group["lr"] = group["base"] * rate(fraction)
+        optim.set_rates((muon, adam), rate(fraction))
         ids, learn = data.get(step)
         if fraction > TAIL:
             with quant.Swapped(net, rule):
@@ -108,10 +106,7 @@ def train(work, minutes, batch, export, compiled=True, until=None, start=None, s
         else:
             value = batch_loss(net, ids, learn)
             value.backward()
-        torch.nn.utils.clip_grad_norm_([p for g in adam.param_groups for p in g["params"]], 1.0)
-        muon.step()
-        adam.step()
-        net.zero_grad(set_to_none=True)
+        optim.update(net, muon, adam)
         step += 1
         sums.append(value.item())
         if step % 20 == 0:

@@ -132,7 +132,7 @@ def to_published(state):
 
 
 def published_weights(folder):
-    """Tensors of the text model of a checkpoint, one file or sharded, under the text class's names, fp32."""
+    """Tensors of the text model of a checkpoint, one file or sharded, under the text class's names, in the types they are stored in."""
     index = os.path.join(folder, "model.safetensors.index.json")
     files = ["model.safetensors"]
     if os.path.exists(index):

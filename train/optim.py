@@ -61,7 +61,27 @@ def make(net, scale=1.0):
     muon = Muon([{"params": matrices}], lr=0.008 * scale)
     adam = torch.optim.AdamW([{"params": embedding, "lr": 2.5e-3 * scale}, {"params": head, "lr": 1.2e-3 * scale},
                               {"params": rest, "lr": 2e-3 * scale}], betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    for optimiser in (muon, adam):
+    return remember_rates(muon, adam)
+
+
+def remember_rates(*optimisers):
+    """Store every group's learning rate as its `base`; returns the optimisers."""
+    for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["base"] = group["lr"]
-    return muon, adam
+    return optimisers
+
+
+def set_rates(optimisers, factor):
+    """Learning rates of all groups: `factor` times their base."""
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = group["base"] * factor
+
+
+def update(net, muon, adam):
+    """One step of both with the gradients at hand, AdamW's clipped to length 1; then the gradients are gone."""
+    torch.nn.utils.clip_grad_norm_([p for g in adam.param_groups for p in g["params"]], 1.0)
+    muon.step()
+    adam.step()
+    net.zero_grad(set_to_none=True)
