@@ -98,6 +98,9 @@ static void every_tier_equals_ref(void **state) {
     compare(&r, 3, 17408, 32, KT_ROWS_NORMAL, false, false, true);
     compare(&r, 130, 256, 80, KT_ROWS_NORMAL, false, false, false);
     compare(&r, 261, 128, 70, KT_ROWS_NORMAL, false, true, false);
+    for (uint32_t m = 16; m <= 29; m += 13) /* more groups than are unpacked at once, whole and broken row tiles */
+        for (uint32_t k = 512; k <= 1216; k += 352 / 64 * 64)
+            for (int pairs = 0; pairs < 2; pairs++) compare(&r, m, k, 70, KT_ROWS_MIXED, false, pairs, true);
 }
 
 /* How far ahead weights are asked for changes nothing, not even when it is far outside the matrix. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The 4-bit linear on AVX-512 VNNI. A register holds 16 rows x 4 inputs, activations enter as 4-byte
- * broadcasts, so there is no shuffle and no horizontal sum. Up to 8 rows share one unpack: 8 int32 and 8 fp32
- * accumulators, two code registers, scale and bias fit in 32 registers; 16 rows would not.
+ * broadcasts, so there is no shuffle and no horizontal sum. Up to 7 rows go panel by panel, with all accumulators
+ * in registers; more go by pairs of panels (linear_pair_avx512.h).
  *
  * Streaming: hardware prefetchers idle while the core computes, so every tile asks for the one 4 tiles ahead
  * (L1) and for the lines 64 KiB ahead (L2); numbers in bench/EXPERIMENTS.tsv. */
@@ -12,18 +12,10 @@
 
 #include "kernels/body/linear_body.h"
 #include "kernels/body/v16_body.h"
-#include "kernels/x86/dot_avx512.h"
+#include "kernels/x86/linear_pair_avx512.h"
 
-enum {
-    SINGLE_BYTES = 8 * 1024,
-    NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
-    FAR_BYTES = 64 * 1024,
-    L2_PANEL_BYTES = 512 * 1024
-};
+enum { SINGLE_BYTES = 8 * 1024, NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024 };
 
-static SPL_ALWAYS_INLINE __m512 widen_bf16(const uint8_t *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)p)), 16));
-}
 /* Lines to come, `near` bytes on in this stream and `ahead` in whatever is needed later. Addresses may lie past the
  * matrix: a prefetch never faults. With one row the core waits for memory anyway and only a longer reach helps
  * (8 KiB into L1: +15 %); with two, any request costs more than it brings. */
@@ -118,67 +110,92 @@ typedef void (*panel_fn)(const uint8_t *panel, const spl_q8_rows *x, uint32_t t,
 static const panel_fn panel_table[SPL_TILE_M] = {panel_m1_avx512, panel_m2_avx512, panel_m3_avx512, panel_m4_avx512,
                                                  panel_m5_avx512, panel_m6_avx512, panel_m7_avx512, panel_m8_avx512};
 
-/* How many panels stay in L2 while all row tiles pass over them. */
-static inline uint32_t panels_per_block(size_t panel_bytes, uint32_t n_tiles) {
-    if (n_tiles == 1) return 1;
-    size_t n = L2_PANEL_BYTES / panel_bytes;
-    return n < 1 ? 1 : n > 8 ? 8 : (uint32_t)n;
+/* Row tiles [first, last) over a pair of panels. */
+static void pair_run(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
+                     const spl_reach *reach, pair_sums acc[PAIR_MAX_TILES]) {
+    if (last - first == 1 && spl_rows_of_tile(x, first) == SPL_TILE_M)
+        pair_eight_rows(panels, x, first, reach->near_bytes, reach->far_bytes, acc);
+    else
+        pair_tiles(panels, x, first, last, acc);
 }
 
-/* The first row tile streams the weights from memory; later ones find them in L2, and the last panel of their
- * block fetches the activations of the next tile, which L2 does not hold when there are many rows. */
-static inline uintptr_t ahead_of(const uint8_t *panel, size_t far, const spl_q8_rows *x, uint32_t t, bool last_panel) {
-    if (t == 0) return (uintptr_t)panel + far;
-    return last_panel ? (uintptr_t)(x->q + (size_t)(t + 1) * SPL_TILE_M * x->k) : 0;
+/* Results of tile t for panel p to y. */
+static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const __m512 *acc) {
+    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
+    float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride) {
+        __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
+        _mm512_mask_storeu_ps(y, mask, v);
+    }
+}
+
+static void linear_single(const spl_linear_args *a, uint32_t t, uint32_t p, const spl_reach *reach) {
+    __m512 acc[SPL_TILE_M];
+    uint32_t n = spl_rows_of_tile(&a->x, t);
+    const uint8_t *panel = a->w + p * ((size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES);
+    panel_table[n - 1](panel, &a->x, t, n == 1 ? reach->single_bytes : reach->near_bytes,
+                       t == 0 ? (uintptr_t)panel + reach->far_bytes : 0, acc);
+    linear_store(a, t, p, acc);
+}
+
+static void linear_pair(const spl_linear_args *a, uint32_t p, const spl_reach *reach) {
+    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
+    const uint8_t *const pair[2] = {a->w + p * panel_bytes, a->w + (p + 1) * panel_bytes};
+    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M;
+    for (uint32_t first = 0; first < n_tiles; first += PAIR_MAX_TILES) {
+        uint32_t last = n_tiles - first < PAIR_MAX_TILES ? n_tiles : first + PAIR_MAX_TILES;
+        pair_sums acc[PAIR_MAX_TILES];
+        pair_run(pair, &a->x, first, last, reach, acc);
+        for (uint32_t t = first; t < last; t++)
+            for (uint32_t i = 0; i < 2; i++) linear_store(a, t, p + i, acc[t - first].v[i]);
+    }
 }
 
 static void linear_q4_avx512(const spl_linear_args *a) {
-    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
-    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = panels_per_block(panel_bytes, n_tiles);
     spl_reach reach = spl_reach_or(a->reach, NEAR_BYTES, FAR_BYTES, SINGLE_BYTES);
-    for (uint32_t first = a->panel_begin; first < a->panel_end; first += block) {
-        uint32_t last = a->panel_end - first < block ? a->panel_end : first + block;
-        for (uint32_t t = 0; t < n_tiles; t++) {
-            uint32_t n = spl_rows_of_tile(&a->x, t);
-            size_t near = n == 1 ? reach.single_bytes : reach.near_bytes;
-            for (uint32_t p = first; p < last; p++) {
-                __m512 acc[SPL_TILE_M];
-                __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
-                float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-                const uint8_t *panel = a->w + p * panel_bytes;
-                panel_table[n - 1](panel, &a->x, t, near, ahead_of(panel, reach.far_bytes, &a->x, t, p + 1 == last),
-                                   acc);
-                for (uint32_t m = 0; m < n; m++, y += a->y_stride) {
-                    __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
-                    _mm512_mask_storeu_ps(y, mask, v);
-                }
-            }
-        }
+    uint32_t n_pairs = a->x.n_rows < SPL_TILE_M ? 0 : (a->panel_end - a->panel_begin) / 2;
+    for (uint32_t i = 0; i < n_pairs; i++) linear_pair(a, a->panel_begin + 2 * i, &reach);
+    for (uint32_t p = a->panel_begin + 2 * n_pairs; p < a->panel_end; p++)
+        for (uint32_t t = 0; t * SPL_TILE_M < a->x.n_rows; t++) linear_single(a, t, p, &reach);
+}
+
+/* silu(gate) * up of tile t to y. */
+static void gate_up_store(const spl_gate_up_args *a, uint32_t t, uint32_t p, const __m512 *gate, const __m512 *up) {
+    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
+    float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride)
+        _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]));
+}
+
+/* Fewer than 8 rows. */
+static void gate_up_single(const spl_gate_up_args *a, const uint8_t *const pair[2], uint32_t p,
+                           const spl_reach *reach) {
+    __m512 acc[2][SPL_TILE_M];
+    size_t near = a->x.n_rows == 1 ? reach->single_bytes : reach->near_bytes;
+    for (int i = 0; i < 2; i++)
+        panel_table[a->x.n_rows - 1](pair[i], &a->x, 0, near, (uintptr_t)pair[i] + reach->far_bytes, acc[i]);
+    gate_up_store(a, 0, p, acc[0], acc[1]);
+}
+
+static void gate_up_pair(const spl_gate_up_args *a, const uint8_t *const pair[2], uint32_t p, const spl_reach *reach) {
+    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M;
+    for (uint32_t first = 0; first < n_tiles; first += PAIR_MAX_TILES) {
+        uint32_t last = n_tiles - first < PAIR_MAX_TILES ? n_tiles : first + PAIR_MAX_TILES;
+        pair_sums acc[PAIR_MAX_TILES];
+        pair_run(pair, &a->x, first, last, reach, acc);
+        for (uint32_t t = first; t < last; t++) gate_up_store(a, t, p, acc[t - first].v[0], acc[t - first].v[1]);
     }
 }
 
 static void gate_up_q4_avx512(const spl_gate_up_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
-    uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = panels_per_block(2 * panel_bytes, n_tiles);
     spl_reach reach = spl_reach_or(a->reach, NEAR_BYTES, FAR_BYTES, SINGLE_BYTES);
-    for (uint32_t first = a->pair_begin; first < a->pair_end; first += block) {
-        uint32_t last = a->pair_end - first < block ? a->pair_end : first + block;
-        for (uint32_t t = 0; t < n_tiles; t++) {
-            uint32_t n = spl_rows_of_tile(&a->x, t);
-            size_t near = n == 1 ? reach.single_bytes : reach.near_bytes;
-            for (uint32_t p = first; p < last; p++) {
-                __m512 gate[SPL_TILE_M], up[SPL_TILE_M];
-                const uint8_t *pair = a->w + 2 * p * panel_bytes;
-                __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
-                float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-                const uint8_t *second = pair + panel_bytes;
-                panel_table[n - 1](pair, &a->x, t, near, ahead_of(pair, reach.far_bytes, &a->x, t, false), gate);
-                panel_table[n - 1](second, &a->x, t, near, ahead_of(second, reach.far_bytes, &a->x, t, p + 1 == last),
-                                   up);
-                for (uint32_t m = 0; m < n; m++, y += a->y_stride)
-                    _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]));
-            }
-        }
+    for (uint32_t p = a->pair_begin; p < a->pair_end; p++) {
+        const uint8_t *const pair[2] = {a->w + 2 * p * panel_bytes, a->w + (2 * p + 1) * panel_bytes};
+        if (a->x.n_rows < SPL_TILE_M)
+            gate_up_single(a, pair, p, &reach);
+        else
+            gate_up_pair(a, pair, p, &reach);
     }
 }
 

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Two panels at once for eight rows and more. A broadcast of 4 inputs then serves two products: with one panel
+ * every product is a load of its own, and loads, not products, set the pace. 16 int32 accumulators stay in registers,
+ * the fp32 ones in L1. From nine rows on, groups are unpacked to bytes in L1, and all rows share that. */
+#ifndef SPL_KERNELS_LINEAR_PAIR_AVX512_H
+#define SPL_KERNELS_LINEAR_PAIR_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels/body/linear_body.h"
+#include "kernels/body/v16_body.h"
+#include "kernels/x86/dot_avx512.h"
+
+enum {
+    PAIR_MAX_TILES = 32, /* row tiles that share an unpack */
+    PAIR_GROUPS = 8      /* groups unpacked at once: 18 KiB of L1 */
+};
+
+/* One group of two panels. */
+typedef struct pair_group {
+    _Alignas(64) uint8_t code[2][SPL_GROUP / 4][64]; /* [panel][4 inputs][16 rows x 4 inputs] */
+    __m512 scale[2], bias[2];
+} pair_group;
+
+/* What one pair of panels gives for up to 8 rows: [panel][row][output]. */
+typedef struct pair_sums {
+    __m512 v[2][SPL_TILE_M];
+} pair_sums;
+
+static SPL_ALWAYS_INLINE __m512 widen_bf16(const uint8_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)p)), 16));
+}
+static SPL_ALWAYS_INLINE __m512i four_inputs(const int8_t *q) {
+    int32_t v;
+    memcpy(&v, q, sizeof v);
+    return _mm512_set1_epi32(v);
+}
+
+static SPL_ALWAYS_INLINE void pair_scales(const uint8_t *const panel[2], __m512 scale[2], __m512 bias[2]) {
+    for (int p = 0; p < 2; p++) {
+        scale[p] = widen_bf16(panel[p]);
+        bias[p] = widen_bf16(panel[p] + 32);
+    }
+}
+
+static SPL_ALWAYS_INLINE void pair_dot(__m512i dot[2][SPL_TILE_M], __m512i a, __m512i b, const int8_t *q, const int M) {
+    for (int m = 0; m < M; m++) {
+        __m512i x = four_inputs(q + m * SPL_GROUP);
+        dot[0][m] = dot_bytes(dot[0][m], a, x);
+        dot[1][m] = dot_bytes(dot[1][m], b, x);
+    }
+}
+
+static SPL_ALWAYS_INLINE void pair_add(pair_sums *acc, const __m512i dot[2][SPL_TILE_M], const __m512 scale[2],
+                                       const __m512 bias[2], const float *dx, const float *sx, const int M) {
+    for (int m = 0; m < M; m++) {
+        __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);
+        for (int p = 0; p < 2; p++) {
+            __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][m]), _mm512_mul_ps(scale[p], d), acc->v[p][m]);
+            acc->v[p][m] = _mm512_fmadd_ps(bias[p], s, sum);
+        }
+    }
+}
+
+/* Line `offset` of what comes `near` and `far` bytes on, for both panels. */
+static SPL_ALWAYS_INLINE void pair_prefetch(const uint8_t *const panel[2], size_t near, size_t far, size_t offset) {
+    for (int p = 0; p < 2; p++) {
+        _mm_prefetch((const char *)((uintptr_t)panel[p] + near + offset), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)panel[p] + far + offset), _MM_HINT_T1);
+    }
+}
+
+/* Code line j of both panels, in registers only. */
+static SPL_ALWAYS_INLINE void pair_line(const uint8_t *const panel[2], const int8_t *q, const int j, size_t near,
+                                        size_t far, __m512i dot[2][SPL_TILE_M]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    __m512i a = _mm512_load_si512((const void *)(panel[0] + 64 + 64 * j));
+    __m512i b = _mm512_load_si512((const void *)(panel[1] + 64 + 64 * j));
+    pair_prefetch(panel, near, far, 64 + 64 * (size_t)j);
+    pair_dot(dot, _mm512_and_si512(a, low), _mm512_and_si512(b, low), q + 8 * j, SPL_TILE_M);
+    a = _mm512_and_si512(_mm512_srli_epi16(a, 4), low);
+    b = _mm512_and_si512(_mm512_srli_epi16(b, 4), low);
+    pair_dot(dot, a, b, q + 8 * j + 4, SPL_TILE_M);
+}
+
+/* Eight rows: nothing to share an unpack with. */
+static void pair_eight_rows(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t t, size_t near, size_t far,
+                            pair_sums *acc) {
+    size_t groups = x->k / SPL_GROUP;
+    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
+    const float *dx = x->scale + t * SPL_TILE_M * groups, *sx = x->sum + t * SPL_TILE_M * groups;
+    const uint8_t *panel[2] = {panels[0], panels[1]};
+    memset(acc, 0, sizeof *acc);
+    for (size_t g = 0; g < groups; g++) {
+        __m512i dot[2][SPL_TILE_M];
+        __m512 scale[2], bias[2];
+        pair_prefetch(panel, near, far, 0);
+        for (int m = 0; m < SPL_TILE_M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
+        pair_line(panel, q, 0, near, far, dot);
+        pair_line(panel, q, 1, near, far, dot);
+        pair_line(panel, q, 2, near, far, dot);
+        pair_line(panel, q, 3, near, far, dot);
+        pair_line(panel, q, 4, near, far, dot);
+        pair_line(panel, q, 5, near, far, dot);
+        pair_line(panel, q, 6, near, far, dot);
+        pair_line(panel, q, 7, near, far, dot);
+        pair_scales(panel, scale, bias);
+        pair_add(acc, dot, scale, bias, dx, sx, SPL_TILE_M);
+        for (int p = 0; p < 2; p++) panel[p] += SPL_Q4_TILE_BYTES;
+        q += SPL_TILE_M * SPL_GROUP;
+        dx += SPL_TILE_M;
+        sx += SPL_TILE_M;
+    }
+}
+
+static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *const panel[2], pair_group *out) {
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int p = 0; p < 2; p++)
+        for (int j = 0; j < 8; j++) {
+            __m512i w = _mm512_load_si512((const void *)(panel[p] + 64 + 64 * j));
+            _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
+            _mm512_store_si512(out->code[p][2 * j + 1], _mm512_and_si512(_mm512_srli_epi16(w, 4), low));
+        }
+    pair_scales(panel, out->scale, out->bias);
+}
+
+/* Weights of two panels wanted soon: a run of lines each, some of which every group of work asks for. */
+typedef struct pair_stream {
+    const uint8_t *panel[2];
+    size_t at, n_bytes;
+    uint32_t lines_per_group;
+} pair_stream;
+
+static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
+    for (uint32_t i = 0; i < s->lines_per_group && s->at < s->n_bytes; i++, s->at += 64)
+        for (int p = 0; p < 2; p++) _mm_prefetch((const char *)((uintptr_t)s->panel[p] + s->at), _MM_HINT_T1);
+}
+
+/* Groups from their bytes for M rows. */
+static SPL_ALWAYS_INLINE void pair_rows(const pair_group *w, uint32_t n_groups, const int8_t *q, const float *dx,
+                                        const float *sx, const int M, pair_stream *next, pair_sums *acc) {
+    for (uint32_t g = 0; g < n_groups; g++, w++) {
+        __m512i dot[2][SPL_TILE_M];
+        pair_ask(next);
+        for (int m = 0; m < M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
+#define SPL_STEP(i) pair_dot(dot, _mm512_load_si512(w->code[0][i]), _mm512_load_si512(w->code[1][i]), q + 4 * (i), M);
+        SPL_STEP(0)
+        SPL_STEP(1)
+        SPL_STEP(2) SPL_STEP(3) SPL_STEP(4) SPL_STEP(5) SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10)
+            SPL_STEP(11) SPL_STEP(12) SPL_STEP(13) SPL_STEP(14) SPL_STEP(15)
+#undef SPL_STEP
+                pair_add(acc, dot, w->scale, w->bias, dx, sx, M);
+        q += M * SPL_GROUP;
+        dx += M;
+        sx += M;
+    }
+}
+
+/* One function per row count, so that the accumulators are registers. */
+#define SPL_GEN_ROWS(M)                                                                                                \
+    static void pair_rows_m##M(const pair_group *w, uint32_t n_groups, const int8_t *q, const float *dx,               \
+                               const float *sx, pair_stream *next, pair_sums *acc) {                                   \
+        pair_rows(w, n_groups, q, dx, sx, M, next, acc);                                                               \
+    }
+SPL_GEN_ROWS(1)
+SPL_GEN_ROWS(2)
+SPL_GEN_ROWS(3)
+SPL_GEN_ROWS(4)
+SPL_GEN_ROWS(5)
+SPL_GEN_ROWS(6)
+SPL_GEN_ROWS(7)
+SPL_GEN_ROWS(8)
+#undef SPL_GEN_ROWS
+
+typedef void (*pair_rows_fn)(const pair_group *w, uint32_t n_groups, const int8_t *q, const float *dx, const float *sx,
+                             pair_stream *next, pair_sums *acc);
+static const pair_rows_fn pair_rows_table[SPL_TILE_M] = {pair_rows_m1, pair_rows_m2, pair_rows_m3, pair_rows_m4,
+                                                         pair_rows_m5, pair_rows_m6, pair_rows_m7, pair_rows_m8};
+
+/* Row tiles [first, last), at most PAIR_MAX_TILES of them, over a pair of panels: some groups are unpacked into L1,
+ * then all rows pass over them, while the next groups come from memory. The last ask for the next pair's first. */
+static void pair_tiles(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
+                       pair_sums acc[PAIR_MAX_TILES]) {
+    uint32_t groups = x->k / SPL_GROUP, n_tiles = last - first;
+    size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES;
+    pair_group w[PAIR_GROUPS];
+    memset(acc, 0, n_tiles * sizeof *acc);
+    for (uint32_t g = 0; g < groups; g += PAIR_GROUPS) {
+        uint32_t n_groups = groups - g < PAIR_GROUPS ? groups - g : PAIR_GROUPS;
+        size_t at = (size_t)g * SPL_Q4_TILE_BYTES, then = at + n_groups * SPL_Q4_TILE_BYTES;
+        pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
+                            .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_tiles - 1) / n_tiles};
+        for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
+        for (uint32_t i = 0; i < n_groups; i++) {
+            const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES,
+                                            panels[1] + at + i * SPL_Q4_TILE_BYTES};
+            pair_unpack(tile, &w[i]);
+        }
+        for (uint32_t t = first; t < last; t++) {
+            uint32_t n = spl_rows_of_tile(x, t);
+            size_t row = (size_t)t * SPL_TILE_M * groups + (size_t)g * n;
+            pair_rows_table[n - 1](w, n_groups, x->q + row * SPL_GROUP, x->scale + row, x->sum + row, &next,
+                                   &acc[t - first]);
+        }
+    }
+}
+
+#endif
