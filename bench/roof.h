@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The two rates that bound everything here: plain sequential reads of memory and int8 products of the kernel tier,
- * each with all threads at once. They move with the neighbours of a shared machine, so every result carries the
- * ones of its own run. */
+ * The two rates that bound everything here: sequential reads of memory and int8 products of the kernel tier, each with
+ * all threads at once. Reads are made as the compiler makes them and with prefetches 4 KiB ahead; the faster counts,
+ * for on some machines the first is a quarter short of what the weights themselves come in at. They move with the
+ * neighbours of a shared machine, so every result carries the ones of its own run. */
 #ifndef SPL_BENCH_ROOF_H
 #define SPL_BENCH_ROOF_H
 
@@ -25,7 +26,7 @@ typedef struct spl_roof {
 spl_status spl_roof_open(spl_roof *roof, spl_team *team, spl_tier tier, spl_error *err);
 void spl_roof_close(spl_roof *roof);
 
-/* One reading each: GB/s of one pass over the buffer, GMAC/s of a few milliseconds of products. */
+/* One reading each: GB/s of the faster of two passes over the buffer, GMAC/s of a few milliseconds of products. */
 double spl_roof_read(spl_roof *roof);
 double spl_roof_dot(spl_roof *roof);
 
