@@ -113,9 +113,12 @@ static const panel_fn panel_table[SPL_TILE_M] = {panel_m1_avx512, panel_m2_avx51
 /* Row tiles [first, last) over a pair of panels. */
 static void pair_run(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
                      const spl_reach *reach, pair_sums acc[PAIR_MAX_TILES]) {
-    if (last - first == 1 && spl_rows_of_tile(x, first) == SPL_TILE_M)
+    bool full = spl_rows_of_tile(x, last - 1) == SPL_TILE_M;
+    if (last - first == 1 && full) {
         pair_eight_rows(panels, x, first, reach->near_bytes, reach->far_bytes, acc);
-    else
+    } else if (last - first == 2 && full) {
+        for (int p = 0; p < 2; p++) panel_two_tiles(panels[p], x, first, p, reach->near_bytes, reach->far_bytes, acc);
+    } else
         pair_tiles(panels, x, first, last, acc);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two panels at once for eight rows and more. A broadcast of 4 inputs then serves two products: with one panel
  * every product is a load of its own, and loads, not products, set the pace. 16 int32 accumulators stay in registers,
- * the fp32 ones in L1. From nine rows on, groups are unpacked to bytes in L1, and all rows share that. */
+ * the fp32 ones in L1. From nine rows on, groups are unpacked to bytes in L1, and all rows share that; just sixteen are
+ * better off as two row tiles over one panel. */
 #ifndef SPL_KERNELS_LINEAR_PAIR_AVX512_H
 #define SPL_KERNELS_LINEAR_PAIR_AVX512_H
 
@@ -36,6 +37,11 @@ static SPL_ALWAYS_INLINE __m512i four_inputs(const int8_t *q) {
     return _mm512_set1_epi32(v);
 }
 
+/* What a group adds to a row: dot * (scale * dx), then bias * sx. */
+static SPL_ALWAYS_INLINE __m512 add_group(__m512 acc, __m512i dot, __m512 scale, __m512 bias, __m512 dx, __m512 sx) {
+    return _mm512_fmadd_ps(bias, sx, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(scale, dx), acc));
+}
+
 static SPL_ALWAYS_INLINE void pair_scales(const uint8_t *const panel[2], __m512 scale[2], __m512 bias[2]) {
     for (int p = 0; p < 2; p++) {
         scale[p] = widen_bf16(panel[p]);
@@ -55,10 +61,7 @@ static SPL_ALWAYS_INLINE void pair_add(pair_sums *acc, const __m512i dot[2][SPL_
                                        const __m512 bias[2], const float *dx, const float *sx, const int M) {
     for (int m = 0; m < M; m++) {
         __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);
-        for (int p = 0; p < 2; p++) {
-            __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][m]), _mm512_mul_ps(scale[p], d), acc->v[p][m]);
-            acc->v[p][m] = _mm512_fmadd_ps(bias[p], s, sum);
-        }
+        for (int p = 0; p < 2; p++) acc->v[p][m] = add_group(acc->v[p][m], dot[p][m], scale[p], bias[p], d, s);
     }
 }
 
@@ -113,6 +116,51 @@ static void pair_eight_rows(const uint8_t *const panels[2], const spl_q8_rows *x
     }
 }
 
+/* Code line j of one panel for two row tiles. Every product is a load of its own here, but 16 chains hide its latency
+ * and the unpacked codes never leave the registers: 7 % faster than by way of L1. */
+static SPL_ALWAYS_INLINE void two_tiles_line(const uint8_t *panel, const int8_t *const q[2], const int j, size_t near,
+                                             size_t far, __m512i dot[2][SPL_TILE_M]) {
+    const __m512i low = _mm512_set1_epi8(15);
+    const size_t offset = 64 + 64 * (size_t)j;
+    __m512i w = _mm512_load_si512((const void *)(panel + offset));
+    __m512i lo = _mm512_and_si512(w, low), hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
+    _mm_prefetch((const char *)((uintptr_t)panel + near + offset), _MM_HINT_T0);
+    _mm_prefetch((const char *)((uintptr_t)panel + far + offset), _MM_HINT_T1);
+    for (int t = 0; t < 2; t++)
+        for (int m = 0; m < SPL_TILE_M; m++) dot[t][m] = dot_inputs(dot[t][m], lo, q[t] + m * SPL_GROUP + 8 * j);
+    for (int t = 0; t < 2; t++)
+        for (int m = 0; m < SPL_TILE_M; m++) dot[t][m] = dot_inputs(dot[t][m], hi, q[t] + m * SPL_GROUP + 8 * j + 4);
+}
+
+/* Sixteen rows, tiles t and t + 1, and one panel; to acc[0].v[p] and acc[1].v[p]. */
+static void panel_two_tiles(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const int p, size_t near,
+                            size_t far, pair_sums acc[2]) {
+    size_t groups = x->k / SPL_GROUP, first = (size_t)t * SPL_TILE_M * groups, second = first + SPL_TILE_M * groups;
+    for (int i = 0; i < 2; i++) memset(acc[i].v[p], 0, sizeof acc[i].v[p]);
+    for (size_t g = 0; g < groups; g++, panel += SPL_Q4_TILE_BYTES) {
+        const size_t row[2] = {first + g * SPL_TILE_M, second + g * SPL_TILE_M};
+        const int8_t *const q[2] = {x->q + row[0] * SPL_GROUP, x->q + row[1] * SPL_GROUP};
+        __m512i dot[2][SPL_TILE_M];
+        _mm_prefetch((const char *)((uintptr_t)panel + near), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)panel + far), _MM_HINT_T1);
+        for (int m = 0; m < SPL_TILE_M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
+        two_tiles_line(panel, q, 0, near, far, dot);
+        two_tiles_line(panel, q, 1, near, far, dot);
+        two_tiles_line(panel, q, 2, near, far, dot);
+        two_tiles_line(panel, q, 3, near, far, dot);
+        two_tiles_line(panel, q, 4, near, far, dot);
+        two_tiles_line(panel, q, 5, near, far, dot);
+        two_tiles_line(panel, q, 6, near, far, dot);
+        two_tiles_line(panel, q, 7, near, far, dot);
+        __m512 scale = widen_bf16(panel), bias = widen_bf16(panel + 32);
+        for (int i = 0; i < 2; i++)
+            for (int m = 0; m < SPL_TILE_M; m++)
+                acc[i].v[p][m] =
+                    add_group(acc[i].v[p][m], dot[i][m], scale, bias, _mm512_set1_ps(x->scale[row[i] + (size_t)m]),
+                              _mm512_set1_ps(x->sum[row[i] + (size_t)m]));
+    }
+}
+
 static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *const panel[2], pair_group *out) {
     const __m512i low = _mm512_set1_epi8(15);
     for (int p = 0; p < 2; p++)
@@ -146,8 +194,9 @@ static SPL_ALWAYS_INLINE void pair_rows(const pair_group *w, uint32_t n_groups, 
 #define SPL_STEP(i) pair_dot(dot, _mm512_load_si512(w->code[0][i]), _mm512_load_si512(w->code[1][i]), q + 4 * (i), M);
         SPL_STEP(0)
         SPL_STEP(1)
-        SPL_STEP(2) SPL_STEP(3) SPL_STEP(4) SPL_STEP(5) SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10)
-            SPL_STEP(11) SPL_STEP(12) SPL_STEP(13) SPL_STEP(14) SPL_STEP(15)
+        SPL_STEP(2)
+        SPL_STEP(3) SPL_STEP(4) SPL_STEP(5) SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10) SPL_STEP(11)
+            SPL_STEP(12) SPL_STEP(13) SPL_STEP(14) SPL_STEP(15)
 #undef SPL_STEP
                 pair_add(acc, dot, w->scale, w->bias, dx, sx, M);
         q += M * SPL_GROUP;
