@@ -13,6 +13,7 @@
 #define SPL_MUST_USE __attribute__((warn_unused_result))
 #define SPL_PREFETCH_T0(p) __builtin_prefetch((p), 0, 3)
 #define SPL_PREFETCH_T1(p) __builtin_prefetch((p), 0, 2)
+#define SPL_PREFETCH_WRITE(p) __builtin_prefetch((p), 1, 3)
 #else
 #define SPL_PRINTF(fmt_index, first_arg)
 #define SPL_LIKELY(x) (x)
@@ -22,6 +23,7 @@
 #define SPL_MUST_USE
 #define SPL_PREFETCH_T0(p) ((void)(p))
 #define SPL_PREFETCH_T1(p) ((void)(p))
+#define SPL_PREFETCH_WRITE(p) ((void)(p))
 #endif
 
 enum { SPL_CACHE_LINE = 64 };

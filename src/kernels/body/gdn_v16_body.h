@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gated DeltaNet in v16 operations. The recurrence treats every column of the state alone, so a head is
- * walked in slices of 16 or 32 columns: the slice stays in L1 (scratch, [head_dim][slice]) while all rows pass,
+ * walked in slices of 16 or 32 columns: the slice stays in L1 (scratch, a vector of every key after the other: side by
+ * side, a load would share its low 12 address bits with a store of 32 keys before and wait) while all rows pass,
  * and the update of one row and the sums of the next are one pass, so that memory sees the state once. Prefetches
  * bring the next slice meanwhile. Order of every sum: ascending key index, as in gdn_body.h. */
 #ifndef SPL_KERNELS_GDN_V16_BODY_H
@@ -9,12 +10,14 @@
 #include "kernels/body/gdn_body.h"
 #include "kernels/body/v16_body.h"
 
+enum { ROWS_AHEAD = 4 }; /* how early a row is asked for: rows lie far apart, no hardware prefetcher follows */
+
 /* What one pass over the slice does: state = fma(k, delta, g * state) for row `now`, then the sums of row
  * `next` over the new state. */
 typedef struct gdn_pass {
-    const float *from; /* slice of the state or of scratch */
-    size_t from_stride;
-    float *to, *commit; /* scratch, [d][slice], and the state where this row is the last one kept, or NULL */
+    const float *from;            /* slice of the state or of scratch */
+    size_t from_row, from_vector; /* values from one key, and one vector of the slice, to the next */
+    float *to, *commit; /* scratch, [vector][d][16], and the state where this row is the last one kept, or NULL */
     const float *k, *next_k, *next_q;
     v16 delta[V16_SLICE], u[V16_SLICE], w[V16_SLICE];
     float g;
@@ -31,14 +34,13 @@ static SPL_ALWAYS_INLINE void gdn_run_pass(gdn_pass *p, uint32_t d, const int n_
     float *to = p->to, *commit = p->commit;
     for (uint32_t i = 0; i < d; i++) {
         v16 s[V16_SLICE];
-        for (int v = 0; v < n_vec; v++) s[v] = v16_load(from + 16 * v);
+        for (int v = 0; v < n_vec; v++) s[v] = v16_load(from + (size_t)v * p->from_vector);
         if (update) {
             v16 k = v16_set1(p->k[i]);
             for (int v = 0; v < n_vec; v++) s[v] = v16_fma(k, delta[v], v16_mul(g, s[v]));
-            for (int v = 0; v < n_vec; v++) v16_store(to + 16 * v, s[v]);
+            for (int v = 0; v < n_vec; v++) v16_store(to + 16 * ((size_t)v * d + i), s[v]);
             if (commit)
                 for (int v = 0; v < n_vec; v++) v16_store(commit + (size_t)i * d + 16 * v, s[v]);
-            to += 16 * n_vec;
         }
         if (sums) {
             v16 k = v16_set1(p->next_k[i]);
@@ -48,7 +50,7 @@ static SPL_ALWAYS_INLINE void gdn_run_pass(gdn_pass *p, uint32_t d, const int n_
             v16 q = v16_set1(p->next_q[i]);
             for (int v = 0; v < n_vec; v++) w[v] = v16_fma(s[v], q, w[v]);
         }
-        from += p->from_stride;
+        from += p->from_row;
     }
     for (int v = 0; v < n_vec; v++) {
         p->u[v] = u[v];
@@ -92,21 +94,30 @@ static SPL_ALWAYS_INLINE void gdn_prefetch(const float *slice, uint32_t d, const
         for (int v = 0; v < n_vec; v++) v16_prefetch(slice + (size_t)row * d + 16 * v);
 }
 
-/* Keys, queries and values of a row to come: far apart in memory, so no hardware prefetcher follows. */
-static SPL_ALWAYS_INLINE void gdn_prefetch_row(const spl_gdn_scan_args *a, uint32_t head, uint32_t column, uint32_t i) {
+static inline float *gdn_out_at(const spl_gdn_scan_args *a, uint32_t head, uint32_t column, uint32_t i) {
+    return a->out + ((size_t)(i - a->n_pending) * a->value_heads + head) * a->head_dim + column;
+}
+
+/* Keys, queries and values of a row to come, and where its output goes: far apart in memory, so no hardware prefetcher
+ * follows. Long prompts take two thirds of the time with it, most of that by the output. */
+static SPL_ALWAYS_INLINE void gdn_prefetch_row(const spl_gdn_scan_args *a, uint32_t head, uint32_t column,
+                                               const int n_vec, uint32_t i) {
     gdn_row_view row = gdn_row_at(a, head, i);
     for (uint32_t j = 0; j < a->head_dim; j += 16) {
         v16_prefetch(row.q + j);
         v16_prefetch(row.k + j);
     }
-    v16_prefetch(row.v + column);
+    for (int v = 0; v < n_vec; v++) {
+        v16_prefetch(row.v + column + 16 * v);
+        if (row.output) SPL_PREFETCH_WRITE(gdn_out_at(a, head, column, i) + 16 * v);
+    }
 }
 
 static SPL_ALWAYS_INLINE void gdn_slice(const spl_gdn_scan_args *a, uint32_t head, uint32_t column, const int n_vec) {
     uint32_t d = a->head_dim, n = a->n_pending + a->n_rows, n_kept = a->n_pending + a->n_commit;
     float *state = a->state + (size_t)head * d * d + column, *scratch = a->scratch;
     gdn_row_view row = gdn_row_at(a, head, 0);
-    gdn_pass p = {.from = state, .from_stride = d, .to = scratch, .next_k = row.k, .next_q = row.q};
+    gdn_pass p = {.from = state, .from_row = d, .from_vector = 16, .to = scratch, .next_k = row.k, .next_q = row.q};
     /* the next slice of this head, else the first one of the next head (or anything: it is a hint) */
     const float *ahead = state + 16 * (size_t)n_vec;
     if (column + 16 * (uint32_t)n_vec >= d)
@@ -115,13 +126,13 @@ static SPL_ALWAYS_INLINE void gdn_slice(const spl_gdn_scan_args *a, uint32_t hea
     gdn_any_pass(&p, d, n_vec, false, true, row.output);
     for (uint32_t i = 0; i < n; i++) {
         if (n > 1) gdn_prefetch(ahead, d, n_vec, i, n);
-        if (i + 2 < n) gdn_prefetch_row(a, head, column, i + 2);
+        if (i + ROWS_AHEAD < n) gdn_prefetch_row(a, head, column, n_vec, i + ROWS_AHEAD);
         v16 g = v16_set1(row.g), beta = v16_set1(row.beta);
         for (int v = 0; v < n_vec; v++)
             p.delta[v] = v16_mul(beta, v16_sub(v16_load(row.v + column + 16 * v), v16_mul(g, p.u[v])));
         if (row.output) {
             v16 kq = v16_set1(v16_dot(row.k, row.q, d));
-            float *o = a->out + ((size_t)(i - a->n_pending) * a->value_heads + head) * d + column;
+            float *o = gdn_out_at(a, head, column, i);
             for (int v = 0; v < n_vec; v++) v16_store(o + 16 * v, v16_fma(kq, p.delta[v], v16_mul(g, p.w[v])));
         }
         bool more = i + 1 < n;
@@ -136,7 +147,8 @@ static SPL_ALWAYS_INLINE void gdn_slice(const spl_gdn_scan_args *a, uint32_t hea
         }
         gdn_any_pass(&p, d, n_vec, true, more, more && row.output);
         p.from = scratch;
-        p.from_stride = 16 * (size_t)n_vec;
+        p.from_row = 16;
+        p.from_vector = 16 * (size_t)d;
     }
 }
 
@@ -170,6 +182,10 @@ static void v16_gdn_prepare(const spl_gdn_prepare_args *a) {
     for (uint32_t unit = a->unit_begin; unit < a->unit_end; unit++)
         for (uint32_t r = 0; r < a->n_rows; r++) {
             float *y = a->mixed + (size_t)r * channels + (size_t)unit * d;
+            for (uint32_t i = 0; r + ROWS_AHEAD < a->n_rows && i < d; i += 16) {
+                v16_prefetch(a->in + (size_t)(r + ROWS_AHEAD) * a->in_stride + (size_t)unit * d + i);
+                SPL_PREFETCH_WRITE(y + (size_t)ROWS_AHEAD * channels + i);
+            }
             v16_conv_head(a, r, unit * d, channels, y);
             if (unit < 2 * keys) {
                 v16 length = v16_set1(sqrtf(v16_dot(y, y, d) + 1e-6f));
