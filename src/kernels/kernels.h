@@ -95,7 +95,7 @@ typedef struct spl_quantise_args {
 typedef struct spl_reach {
     uint32_t near_bytes;   /* into the first cache */
     uint32_t far_bytes;    /* into the second */
-    uint32_t single_bytes; /* into the first, with one row */
+    uint32_t single_bytes; /* into the first, with one row or two */
 } spl_reach;
 
 /* y[m][n] (+)= sum over groups g ascending:
