@@ -54,6 +54,7 @@ typedef struct busy_crowd {
 static void *be_busy(void *arg) {
     busy_crowd *c = arg;
     volatile uint64_t x = 1;
+    spl_unpin_thread();
     while (!atomic_load_explicit(&c->stop, memory_order_relaxed))
         for (int i = 0; i < 1000; i++) x = x * 6364136223846793005u + 1;
     return NULL;

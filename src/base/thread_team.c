@@ -37,6 +37,9 @@ typedef struct member {
 
 struct spl_team {
     uint32_t n_threads;
+    bool pins;       /* every member has a processor of its own */
+    bool has_caller; /* `caller` is pinned as member 0 */
+    pthread_t caller;
     void (*on_start)(void);
     void (*fn)(void *arg, uint32_t member);
     void *arg;
@@ -49,6 +52,45 @@ struct spl_team {
     atomic_uint n_asleep; /* members that sleep inside the run, on `wake` too */
     member *members;
 };
+
+/* ---- processors ------------------------------------------------------------------------------ */
+
+#if defined(__linux__)
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+static cpu_set_t process_cpus; /* where the process might run before any thread was pinned */
+static bool has_process_cpus;
+
+static void read_process_cpus(void) {
+    has_process_cpus = sched_getaffinity(0, sizeof process_cpus, &process_cpus) == 0;
+}
+
+/* Processors this process may run on; 0: not known. */
+static uint32_t count_process_cpus(void) {
+    (void)pthread_once(&process_once, read_process_cpus);
+    return has_process_cpus ? (uint32_t)CPU_COUNT(&process_cpus) : 0;
+}
+
+/* Keeps the calling thread on the index-th of them. A refusal costs speed only. */
+static void pin_thread(uint32_t index) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &process_cpus) || index-- > 0) continue;
+        CPU_SET(cpu, &one);
+        (void)sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
+void spl_unpin_thread(void) {
+    if (count_process_cpus() > 0) (void)sched_setaffinity(0, sizeof process_cpus, &process_cpus);
+}
+#else
+static uint32_t count_process_cpus(void) { return 0; }
+static void pin_thread(uint32_t index) { (void)index; }
+void spl_unpin_thread(void) {}
+#endif
+
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static inline void pause_cpu(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -118,6 +160,10 @@ static void wait_for_run(spl_team *team, unsigned seen) {
 static void *worker_main(void *arg) {
     member *self = arg;
     spl_team *team = self->team;
+    if (team->pins) {
+        pin_thread(self->index);
+    } else
+        spl_unpin_thread(); /* whoever made the team may be pinned for another one */
     if (team->on_start) team->on_start();
     for (unsigned seen = 0;;) {
         wait_for_run(team, seen);
@@ -149,6 +195,7 @@ spl_status spl_team_create(spl_team **out, uint32_t n_threads, void (*on_start)(
     memset(team, 0, sizeof *team);
     team->on_start = on_start;
     team->n_threads = 1;
+    team->pins = n_threads > 1 && count_process_cpus() == n_threads;
     (void)pthread_mutex_init(&team->lock, NULL);
     (void)pthread_cond_init(&team->wake, NULL);
     if (posix_memalign(&memory, SPL_CACHE_LINE, n_threads * sizeof *team->members) != 0) {
@@ -178,6 +225,7 @@ void spl_team_destroy(spl_team *team) {
     atomic_fetch_add(&team->generation, 1);
     broadcast(team);
     for (uint32_t i = 1; i < team->n_threads; i++) (void)pthread_join(team->members[i].thread, NULL);
+    if (team->has_caller && pthread_equal(team->caller, pthread_self())) spl_unpin_thread();
     (void)pthread_cond_destroy(&team->wake);
     (void)pthread_mutex_destroy(&team->lock);
     free(team->members);
@@ -189,6 +237,11 @@ uint32_t spl_team_size(const spl_team *team) { return team->n_threads; }
 void spl_team_run(spl_team *team, void (*fn)(void *arg, uint32_t member), void *arg) {
     team->fn = fn;
     team->arg = arg;
+    if (team->pins && !(team->has_caller && pthread_equal(team->caller, pthread_self()))) {
+        pin_thread(0);
+        team->caller = pthread_self();
+        team->has_caller = true;
+    }
     post_run(team);
     fn(arg, 0);
     wait_until(team, &team->n_finished, team->n_threads - 1);
@@ -269,10 +322,7 @@ static uint32_t cgroup_cores(void) {
 
 uint32_t spl_usable_cores(void) {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) n = CPU_COUNT(&set);
-#endif
+    if (count_process_cpus() > 0) n = count_process_cpus();
     uint32_t cores = n < 1 ? 1 : n > 256 ? 256 : (uint32_t)n;
     uint32_t limit = cgroup_cores();
     return limit > 0 && limit < cores ? limit : cores;

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -128,6 +129,56 @@ static void the_absent_hold_up_nobody(void **state) {
     free_job(j);
 }
 
+#if defined(__linux__)
+typedef struct places {
+    uint32_t n_allowed[256]; /* processors that each member may run on */
+    int first[256];
+} places;
+static void note_place(void *arg, uint32_t member) {
+    places *p = arg;
+    cpu_set_t set;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    p->n_allowed[member] = (uint32_t)CPU_COUNT(&set);
+    p->first[member] = 0;
+    while (!CPU_ISSET((size_t)p->first[member], &set)) p->first[member]++;
+}
+static uint32_t allowed_here(void) {
+    places here;
+    note_place(&here, 0);
+    return here.n_allowed[0];
+}
+
+/* A member for every processor: one each, until the team is gone. Fewer members, or more: wherever they like, also when
+ * the thread that makes the team is pinned for another one. */
+static void members_keep_their_processors(void **state) {
+    (void)state;
+    spl_team *full, *other;
+    spl_error err;
+    places *p = calloc(1, sizeof *p);
+    uint32_t n = allowed_here(), usable = spl_usable_cores();
+    assert_non_null(p);
+    if (n < 2 || n > 255) skip();
+    assert_int_equal(spl_team_create(&full, n, NULL, &err), SPL_OK);
+    spl_team_run(full, note_place, p);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(p->n_allowed[i], 1);
+        for (uint32_t j = 0; j < i; j++) assert_int_not_equal(p->first[i], p->first[j]);
+    }
+    assert_int_equal(allowed_here(), 1); /* the caller was member 0 */
+    assert_int_equal(spl_usable_cores(), usable);
+    assert_int_equal(spl_team_create(&other, n + 1, NULL, &err), SPL_OK);
+    spl_team_run(other, note_place, p);
+    for (uint32_t i = 1; i <= n; i++) assert_int_equal(p->n_allowed[i], n);
+    spl_team_destroy(other);
+    spl_unpin_thread();
+    assert_int_equal(allowed_here(), n);
+    spl_team_run(full, note_place, p);
+    spl_team_destroy(full);
+    assert_int_equal(allowed_here(), n);
+    free(p);
+}
+#endif
+
 static void bad_sizes_are_refused(void **state) {
     (void)state;
     spl_team *team;
@@ -140,7 +191,13 @@ static void bad_sizes_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_unit_once), cmocka_unit_test(the_absent_hold_up_nobody),
-                                       cmocka_unit_test(bad_sizes_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_unit_once),
+        cmocka_unit_test(the_absent_hold_up_nobody),
+#if defined(__linux__)
+        cmocka_unit_test(members_keep_their_processors),
+#endif
+        cmocka_unit_test(bad_sizes_are_refused),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
