@@ -21,6 +21,12 @@ enum {
     VERIFY_SPARE_TOKENS = SPL_BLOCK_ROWS /* rows of a verify step that may lie past the last token */
 };
 
+/* What a lookup offered a lane in the step in progress; n_tokens 0: nothing. */
+typedef struct lookup_offer {
+    uint32_t tokens[SPL_MAX_PROPOSALS], n_tokens;
+    spl_lookup_kind kind;
+} lookup_offer;
+
 struct spl_engine {
     spl_engine_config config;
     const spl_geometry *g;
@@ -38,7 +44,7 @@ struct spl_engine {
     spl_pace_cost cost;
     spl_pace_rates rates; /* what a new request starts from */
     spl_decode_lane decode[SPL_MAX_LANES];
-    uint32_t lookup_match[SPL_MAX_LANES]; /* of the step in progress, by its lane index */
+    lookup_offer found[SPL_MAX_LANES];
 
     pthread_t thread;
     bool thread_started;
@@ -446,18 +452,16 @@ static uint32_t row_limit(const spl_lane *lane) {
 static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint32_t n_lanes, uint32_t *tokens) {
     const spl_request *r = lane->request;
     spl_decode_lane *d = &e->decode[index];
-    uint32_t found[SPL_MAX_PROPOSALS], match = 0;
-    spl_pace_offer offer = {.can_draft = e->drafts, .max_rows = row_limit(lane), .n_lanes = n_lanes, .lookup_rows = 1};
-    if (!e->config.no_lookup) offer.lookup_rows += spl_lookup_find(&lane->lookup, found, SPL_MAX_PROPOSALS, &match);
-    offer.lookup_match = match;
-    spl_pace_choice choice = spl_pace_choose(&lane->rates, &e->cost, &offer);
-    if (e->config.fixed_rows) {
-        uint32_t rows = e->config.fixed_rows < offer.max_rows ? e->config.fixed_rows : offer.max_rows;
-        choice = (spl_pace_choice){e->drafts ? SPL_PACE_DRAFT : SPL_PACE_LOOKUP, rows};
-        if (offer.lookup_rows > 1) choice.mode = SPL_PACE_LOOKUP;
-        if (choice.mode == SPL_PACE_LOOKUP && rows > offer.lookup_rows) choice.n_rows = offer.lookup_rows;
-        if (choice.n_rows < 2) choice.mode = SPL_PACE_PLAIN;
-    }
+    lookup_offer *found = &e->found[index];
+    found->n_tokens =
+        e->config.no_lookup ? 0 : spl_lookup_find(&lane->lookup, found->tokens, SPL_MAX_PROPOSALS, &found->kind);
+    spl_pace_offer offer = {.can_draft = e->drafts,
+                            .lookup_rows = 1 + found->n_tokens,
+                            .lookup_kind = found->kind,
+                            .max_rows = row_limit(lane),
+                            .n_lanes = n_lanes};
+    spl_pace_choice choice = e->config.fixed_rows ? spl_pace_choose_fixed(&lane->rates, &offer, e->config.fixed_rows)
+                                                  : spl_pace_choose(&lane->rates, &e->cost, &offer);
     memset(d, 0, sizeof *d);
     d->drafts = choice.mode == SPL_PACE_DRAFT;
     d->sampling = &r->sampling;
@@ -468,10 +472,9 @@ static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint
                                     .stop_tokens = e->stop_tokens,
                                     .n_stop_tokens = r->ignore_eos ? 0 : e->n_stop_tokens};
     if (r->sampling.temperature > 0) spl_rng_step(&lane->rng, d->uniforms);
-    e->lookup_match[index] = choice.mode == SPL_PACE_LOOKUP ? match : 0;
     tokens[0] = lane->next_token;
     for (uint32_t i = 1; i < choice.n_rows; i++) {
-        tokens[i] = choice.mode == SPL_PACE_LOOKUP ? found[i - 1] : 0; /* the run fills in what it drafts */
+        tokens[i] = choice.mode == SPL_PACE_LOOKUP ? found->tokens[i - 1] : 0; /* the run fills in what it drafts */
         d->proposals[i - 1].token = tokens[i];
     }
     /* Tapped rows enter the ring when a block is drafted, or before their buffer overflows. */
@@ -481,6 +484,13 @@ static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint
         lane->n_features = 0;
     }
     return choice.n_rows;
+}
+
+/* Adds what became of a step's proposals. */
+static void learn_rates(spl_pace_rates *rates, const spl_decode_lane *d, uint32_t n_proposed,
+                        const lookup_offer *found) {
+    spl_pace_lookup_result(rates, found->kind, found->tokens, found->n_tokens, d->result.tokens, d->result.retained);
+    if (d->drafts) spl_pace_draft_result(rates, n_proposed, d->result.n_accepted);
 }
 
 /* Takes over what a lane's rows came to. */
@@ -501,13 +511,9 @@ static void settle_lane(spl_engine *e, spl_lane *lane, uint32_t index, const spl
     lane->usage.decode_steps++;
     lane->usage.draft_tokens += proposed;
     lane->usage.draft_accepted += accepted;
-    if (d->drafts) {
-        spl_pace_draft_result(&lane->rates, proposed, accepted);
-        spl_pace_draft_result(&e->rates, proposed, accepted);
-    } else if (proposed > 0) {
-        spl_pace_lookup_result(&lane->rates, e->lookup_match[index], proposed, accepted);
-        spl_pace_lookup_result(&e->rates, e->lookup_match[index], proposed, accepted);
-    }
+    learn_rates(&lane->rates, d, proposed, &e->found[index]);
+    /* With fixed rows every request starts alike, so that what is measured does not depend on what came before. */
+    if (!e->config.fixed_rows) learn_rates(&e->rates, d, proposed, &e->found[index]);
     const float *logits = spl_step_logits(e->step) + (size_t)seg->row_begin * e->g->vocab;
     for (uint32_t i = 0; i < retained; i++) {
         if (report_token(e, lane, d->result.tokens[i], logits + (size_t)i * e->g->vocab)) return;

@@ -5,11 +5,16 @@
 
 #include <string.h>
 
+#include "base/compiler.h"
+
 /* Drafted steps that the engine's rates are worth to a new request: its own text soon counts for more. */
 enum { START_WEIGHT = 8 };
 
 /* A draft has to promise this much more than what is chosen otherwise: the best of several noisy guesses flatters. */
 static const double draft_margin = 1.12;
+
+/* Chances of a lookup before anything is measured, by kind: means over edits of source files and nano's answers. */
+static const float lookup_start[SPL_N_LOOKUP_KINDS][2] = {{0.35f, 0.75f}, {0.55f, 0.8f}, {0.8f, 0.92f}, {0.95f, 0.97f}};
 
 static const double cost_weight = 0.1;
 static const float rate_weight = 0.06f;
@@ -44,7 +49,7 @@ double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows) {
 void spl_pace_rates_init(spl_pace_rates *r) {
     memset(r, 0, sizeof *r);
     for (int i = 0; i < SPL_BLOCK_ROWS - 1; i++) r->draft[i] = 0.7f;
-    for (int i = 0; i < SPL_PACE_LOOKUP_CLASSES; i++) r->lookup[i] = 0.55f + 0.2f * (float)i;
+    memcpy(r->lookup, lookup_start, sizeof r->lookup);
 }
 
 void spl_pace_rates_start(spl_pace_rates *r, const spl_pace_rates *known) {
@@ -64,11 +69,30 @@ void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_ac
     r->plain_steps = 0;
 }
 
-static uint32_t lookup_class(uint32_t match) { return match < 8 ? 0 : match < 24 ? 1 : 2; }
+void spl_pace_lookup_result(spl_pace_rates *r, spl_lookup_kind kind, const uint32_t *proposed, uint32_t n_proposed,
+                            const uint32_t *tokens, uint32_t n_tokens) {
+    bool right = true;
+    for (uint32_t i = 0; i < n_proposed && i < n_tokens && right; i++) {
+        right = proposed[i] == tokens[i];
+        learn(&r->lookup[kind][i > 0], right, rate_weight);
+    }
+}
 
-void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted) {
-    for (uint32_t i = 0; i < n_proposed && i <= n_accepted; i++)
-        learn(&r->lookup[lookup_class(match)], i < n_accepted, rate_weight);
+/* Of equals the lookup, which costs nothing. */
+static const spl_pace_mode sources[] = {SPL_PACE_LOOKUP, SPL_PACE_DRAFT};
+
+/* Rows that a source can fill; tokens[rows] are those that a step of that many rows is expected to yield. */
+static uint32_t expect(const spl_pace_rates *r, const spl_pace_offer *o, spl_pace_mode mode,
+                       double tokens[SPL_BLOCK_ROWS + 1]) {
+    uint32_t limit = mode == SPL_PACE_LOOKUP ? o->lookup_rows : o->can_draft ? SPL_BLOCK_ROWS : 1, rows = 1;
+    double chance = 1;
+    tokens[1] = 1;
+    while (rows < limit && rows < o->max_rows && rows < SPL_BLOCK_ROWS) {
+        chance *= (double)(mode == SPL_PACE_LOOKUP ? r->lookup[o->lookup_kind][rows > 1] : r->draft[rows - 1]);
+        tokens[rows + 1] = tokens[rows] + chance;
+        rows++;
+    }
+    return rows;
 }
 
 /* Tokens per second of a choice; 0 when its cost is unknown. */
@@ -85,24 +109,15 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
         return best;
     }
     bool measured = c->n_seen[1][o->max_rows * o->n_lanes] > 0;
-    double tokens = 1, chance = 1;
-    for (uint32_t rows = 2; rows <= o->max_rows && rows <= o->lookup_rows; rows++) {
-        chance *= (double)r->lookup[lookup_class(o->lookup_match)];
-        tokens += chance;
-        double rate = rate_of(c, false, rows, o->n_lanes, tokens);
-        if (rate > best_rate) {
+    for (size_t i = 0; i < SPL_COUNT(sources); i++) {
+        bool drafted = sources[i] == SPL_PACE_DRAFT;
+        double tokens[SPL_BLOCK_ROWS + 1];
+        uint32_t limit = expect(r, o, sources[i], tokens);
+        for (uint32_t rows = 2; rows <= limit; rows++) {
+            double rate = rate_of(c, drafted, rows, o->n_lanes, tokens[rows]);
+            if (rate <= best_rate * (drafted && best.mode != SPL_PACE_DRAFT ? draft_margin : 1)) continue;
             best_rate = rate;
-            best = (spl_pace_choice){SPL_PACE_LOOKUP, rows};
-        }
-    }
-    tokens = chance = 1;
-    for (uint32_t rows = 2; o->can_draft && rows <= o->max_rows; rows++) {
-        chance *= (double)r->draft[rows - 2];
-        tokens += chance;
-        double rate = rate_of(c, true, rows, o->n_lanes, tokens);
-        if (rate > best_rate * (best.mode == SPL_PACE_DRAFT ? 1.0 : draft_margin)) {
-            best_rate = rate;
-            best = (spl_pace_choice){SPL_PACE_DRAFT, rows};
+            best = (spl_pace_choice){sources[i], rows};
         }
     }
     /* What was never tried is tried, and plain decoding looks up from time to time: the dearer the look, the rarer. */
@@ -112,5 +127,18 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
     if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 && (!measured || r->plain_steps >= pause))
         best = (spl_pace_choice){SPL_PACE_DRAFT, o->max_rows};
     if (best.mode != SPL_PACE_DRAFT) r->plain_steps++;
+    return best;
+}
+
+spl_pace_choice spl_pace_choose_fixed(const spl_pace_rates *r, const spl_pace_offer *o, uint32_t n_rows) {
+    spl_pace_choice best = {SPL_PACE_PLAIN, 1};
+    double most = 0;
+    for (size_t i = 0; i < SPL_COUNT(sources); i++) {
+        double tokens[SPL_BLOCK_ROWS + 1];
+        uint32_t limit = expect(r, o, sources[i], tokens), rows = limit < n_rows ? limit : n_rows;
+        if (rows < 2 || tokens[rows] <= most) continue;
+        most = tokens[rows];
+        best = (spl_pace_choice){sources[i], rows};
+    }
     return best;
 }

@@ -8,12 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/lookup.h"
 #include "model/geometry.h"
 
-enum {
-    SPL_PACE_PROBE_STEPS = 48,  /* plain steps at least between two looks at whether drafting pays again */
-    SPL_PACE_LOOKUP_CLASSES = 3 /* by length of the repeated suffix: below 8, below 24, longer */
-};
+enum { SPL_PACE_PROBE_STEPS = 48 }; /* plain steps at least between two looks at whether drafting pays again */
 
 /* Share of the time that such looks may cost. */
 #define SPL_PACE_PROBE_SHARE 0.015
@@ -32,25 +30,28 @@ double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows);
  * starts from), one per lane. */
 typedef struct spl_pace_rates {
     float draft[SPL_BLOCK_ROWS - 1];
-    float lookup[SPL_PACE_LOOKUP_CLASSES];
-    uint32_t n_draft;     /* drafted steps seen */
-    uint32_t plain_steps; /* since the last drafted one */
+    float lookup[SPL_N_LOOKUP_KINDS][2]; /* the first proposal; any later one */
+    uint32_t n_draft;                    /* drafted steps seen */
+    uint32_t plain_steps;                /* since the last drafted one */
 } spl_pace_rates;
 
 void spl_pace_rates_init(spl_pace_rates *r);
 /* Rates of a new request: what the engine has seen, held loosely. */
 void spl_pace_rates_start(spl_pace_rates *r, const spl_pace_rates *known);
 void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_accepted);
-void spl_pace_lookup_result(spl_pace_rates *r, uint32_t match, uint32_t n_proposed, uint32_t n_accepted);
+/* Judges a lookup's proposals [n_proposed] by the tokens [n_tokens] that came in their place, whether these proposals
+ * were verified or others. */
+void spl_pace_lookup_result(spl_pace_rates *r, spl_lookup_kind kind, const uint32_t *proposed, uint32_t n_proposed,
+                            const uint32_t *tokens, uint32_t n_tokens);
 
 typedef enum spl_pace_mode { SPL_PACE_PLAIN, SPL_PACE_DRAFT, SPL_PACE_LOOKUP } spl_pace_mode;
 
 typedef struct spl_pace_offer {
     bool can_draft;
-    uint32_t lookup_rows;  /* 1 + tokens a lookup offers; 1: none */
-    uint32_t lookup_match; /* length of its repeated suffix */
-    uint32_t max_rows;     /* budget and block, 1..8 */
-    uint32_t n_lanes;      /* that decode in this step */
+    uint32_t lookup_rows; /* 1 + tokens a lookup offers; 1: none */
+    spl_lookup_kind lookup_kind;
+    uint32_t max_rows; /* budget and block, 1..8 */
+    uint32_t n_lanes;  /* that decode in this step */
 } spl_pace_offer;
 
 typedef struct spl_pace_choice {
@@ -59,5 +60,7 @@ typedef struct spl_pace_choice {
 } spl_pace_choice;
 
 spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *offer);
+/* The same for at most n_rows rows whatever they cost: the source that promises more tokens. */
+spl_pace_choice spl_pace_choose_fixed(const spl_pace_rates *r, const spl_pace_offer *offer, uint32_t n_rows);
 
 #endif

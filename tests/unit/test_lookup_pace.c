@@ -17,17 +17,26 @@ static uint32_t next_random(uint64_t *state) {
     return (uint32_t)(*state >> 33);
 }
 
-/* The newest earlier end of a repeated gram, by looking everywhere. */
-static uint32_t find_plainly(const uint32_t *t, uint32_t n, uint32_t *match) {
-    for (uint32_t at = n - 1; at >= SPL_LOOKUP_GRAM; at--) {
-        uint32_t same = 0;
-        while (same < SPL_LOOKUP_LONGEST && same < at && t[at - 1 - same] == t[n - 1 - same]) same++;
-        if (same >= SPL_LOOKUP_GRAM) {
-            *match = same;
-            return at;
-        }
+static uint32_t suffix_of(const uint32_t *t, uint32_t n, uint32_t at) {
+    uint32_t same = 0;
+    while (same < SPL_LOOKUP_LONGEST && same < at && t[at - 1 - same] == t[n - 1 - same]) same++;
+    return same;
+}
+
+/* Length of the longest suffix among the newest occurrences of the last gram, else of the last pair, by looking
+ * everywhere. */
+static uint32_t match_plainly(const uint32_t *t, uint32_t n) {
+    uint32_t best = 0, tries = 0;
+    for (uint32_t at = n - 1; at >= 2; at--) {
+        uint32_t same = suffix_of(t, n, at);
+        if (same >= 2 && same > best) best = same;
+        if (same >= SPL_LOOKUP_GRAM && ++tries == SPL_LOOKUP_TRIES) break;
     }
-    return 0;
+    return best;
+}
+
+static spl_lookup_kind kind_of(uint32_t match) {
+    return match < 3 ? SPL_LOOKUP_GUESS : match == 3 ? SPL_LOOKUP_SHORT : SPL_LOOKUP_LONG;
 }
 
 static void lookup_finds_what_search_finds(void **state) {
@@ -45,41 +54,199 @@ static void lookup_finds_what_search_finds(void **state) {
             text[i] = next_random(&seed) % (2 + round * 3);
             spl_lookup_push(&l, text[i]);
             if (i % 7 || i < 8) continue;
-            uint32_t out[7], match, expected_match = 0;
-            uint32_t n = spl_lookup_find(&l, out, 7, &match);
-            uint32_t at = find_plainly(text, i + 1, &expected_match);
-            if (n == 0) {
-                n_lost += at != 0; /* a newer gram may have taken the slot; rare */
+            uint32_t out[7], n = i + 1, expected = match_plainly(text, n);
+            spl_lookup_kind kind;
+            spl_lookup fresh = l; /* so that no copy is followed: the search alone */
+            if (spl_lookup_find(&fresh, out, 7, &kind) == 0) {
+                n_lost += expected != 0;
                 continue;
             }
+            uint32_t match = suffix_of(text, n, fresh.guess);
+            for (uint32_t k = 0; k < 7; k++)
+                assert_int_equal(out[k], fresh.guess + k < n ? text[fresh.guess + k] : out[fresh.guess + k - n]);
+            assert_true(fresh.guess < n && match >= 2 && match <= expected);
+            assert_int_equal(kind, kind_of(match));
+            n_lost += match < expected; /* another gram or pair has the slot; rare */
             n_found++;
-            assert_int_not_equal(at, 0);
-            assert_true(match >= SPL_LOOKUP_GRAM);
-            assert_true(n == 7 || n == i + 1 - at || match != expected_match);
-            if (match == expected_match) assert_memory_equal(out, text + at, n * sizeof *out);
         }
     }
-    assert_true(n_found > 1500);
-    assert_true(n_lost * 3 < n_found);
+    assert_true(n_found > 5000);
+    assert_true(n_lost * 100 < n_found);
     free(memory);
+}
+
+enum { SMALL = 512 };
+
+typedef struct small_text {
+    uint32_t memory[4096];
+    spl_lookup l;
+} small_text;
+
+static void small_start(small_text *t) {
+    assert_true(spl_lookup_bytes(SMALL) <= sizeof t->memory);
+    spl_lookup_init(&t->l, t->memory, SMALL);
+}
+
+/* Appends n tokens first, first + 1, ... as a decoding lane does: a look before every token. */
+static void write_run(small_text *t, uint32_t first, uint32_t n) {
+    uint32_t out[7];
+    spl_lookup_kind kind;
+    for (uint32_t i = 0; i < n; i++) {
+        (void)spl_lookup_find(&t->l, out, 7, &kind);
+        spl_lookup_push(&t->l, first + i);
+    }
+}
+
+static void read_run(small_text *t, uint32_t first, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) spl_lookup_push(&t->l, first + i);
+}
+
+/* First token proposed, 0: none. */
+static uint32_t proposed(small_text *t, spl_lookup_kind *kind) {
+    uint32_t out[7], again[7];
+    spl_lookup_kind same;
+    uint32_t n = spl_lookup_find(&t->l, out, 7, kind);
+    assert_int_equal(spl_lookup_find(&t->l, again, 7, &same), n); /* looking changes nothing */
+    if (n == 0) return 0;
+    assert_int_equal(same, *kind);
+    assert_memory_equal(out, again, sizeof out);
+    return out[0];
 }
 
 static void lookup_ignores_itself_and_its_capacity(void **state) {
     (void)state;
-    uint32_t memory[1024], out[7], match;
-    spl_lookup l;
-    assert_true(spl_lookup_bytes(16) <= sizeof memory);
-    spl_lookup_init(&l, memory, 16);
-    for (uint32_t i = 0; i < 5; i++) {
-        spl_lookup_push(&l, i);
-        assert_int_equal(spl_lookup_find(&l, out, 7, &match), 0); /* nothing repeats */
+    uint32_t out[7];
+    spl_lookup_kind kind;
+    small_text t;
+    small_start(&t);
+    for (uint32_t i = 1; i < 6; i++) {
+        spl_lookup_push(&t.l, i);
+        assert_int_equal(proposed(&t, &kind), 0); /* nothing repeats */
     }
-    for (uint32_t i = 0; i < 3; i++) spl_lookup_push(&l, i);
-    assert_int_equal(spl_lookup_find(&l, out, 7, &match), 5);
-    assert_int_equal(match, 3);
-    assert_int_equal(out[0], 3);
-    for (uint32_t i = 0; i < 100; i++) spl_lookup_push(&l, 9);
-    assert_int_equal(l.n_tokens, 16);
+    read_run(&t, 1, 3);
+    assert_int_equal(proposed(&t, &kind), 4);
+    assert_int_equal(kind, SPL_LOOKUP_SHORT);
+    write_run(&t, 4, 1);
+    assert_int_equal(proposed(&t, &kind), 5);
+    assert_int_equal(kind, SPL_LOOKUP_COPY);
+    for (uint32_t i = 0; i < 2 * SMALL; i++) {
+        (void)spl_lookup_find(&t.l, out, 7, &kind);
+        spl_lookup_push(&t.l, 9);
+    }
+    assert_int_equal(t.l.n_tokens, SMALL);
+}
+
+/* A loop is proposed beyond the end of the text. */
+static void lookup_goes_on_with_what_repeats(void **state) {
+    (void)state;
+    for (uint32_t period = 1; period <= 9; period++) {
+        small_text t;
+        uint32_t out[7];
+        spl_lookup_kind kind;
+        small_start(&t);
+        read_run(&t, 1, period);
+        read_run(&t, 1, period);
+        read_run(&t, 1, period);
+        assert_int_equal(spl_lookup_find(&t.l, out, 7, &kind), 7);
+        for (uint32_t i = 0; i < 7; i++) assert_int_equal(out[i], 1 + i % period);
+    }
+}
+
+/* More newer decoys than are tried: a search goes astray, the copy in progress does not. */
+static void lookup_follows_a_copy_without_a_search(void **state) {
+    (void)state;
+    small_text t;
+    spl_lookup_kind kind;
+    for (int following = 0; following < 2; following++) {
+        small_start(&t);
+        read_run(&t, 100, 20);
+        for (uint32_t i = 0; i < SPL_LOOKUP_TRIES; i++) {
+            read_run(&t, 110, 3);
+            read_run(&t, 300 + i, 1);
+        }
+        read_run(&t, 105, 2);
+        if (following) {
+            write_run(&t, 107, 6);
+            assert_int_equal(proposed(&t, &kind), 113);
+            assert_int_equal(kind, SPL_LOOKUP_COPY);
+        } else {
+            read_run(&t, 107, 6);
+            assert_int_equal(proposed(&t, &kind), 300 + SPL_LOOKUP_TRIES - 1);
+            assert_int_equal(kind, SPL_LOOKUP_SHORT);
+        }
+    }
+}
+
+/* A copy of 100, 101, ... is left behind 109 for n_written other tokens and goes on with token `back`. */
+static uint32_t behind_change(uint32_t n_written, uint32_t back, spl_lookup_kind *kind) {
+    small_text t;
+    small_start(&t);
+    read_run(&t, 100, 80);
+    read_run(&t, 100, 2);
+    write_run(&t, 102, 8);
+    assert_int_equal(proposed(&t, kind), 110);
+    assert_int_equal(*kind, SPL_LOOKUP_COPY);
+    write_run(&t, 900, n_written);
+    if (n_written > 0) assert_int_equal(proposed(&t, kind), 0);
+    write_run(&t, back, 1);
+    uint32_t next = proposed(&t, kind);
+    if (next > 0) {
+        spl_lookup_kind then;
+        write_run(&t, next, 1);
+        assert_int_equal(proposed(&t, &then), next + 1);
+        assert_int_equal(then, SPL_LOOKUP_COPY);
+    }
+    return next;
+}
+
+static void lookup_finds_the_copy_behind_a_change(void **state) {
+    (void)state;
+    spl_lookup_kind kind;
+    static const struct {
+        uint32_t n_written, back;
+    } changes[] = {{1, 111}, {1, 112}, {3, 111}, {1, 110}, {5, 110}, {0, 112}, {0, 141}, {15, 118}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        assert_int_equal(behind_change(changes[i].n_written, changes[i].back, &kind), changes[i].back + 1);
+        assert_int_equal(kind, SPL_LOOKUP_GUESS); /* one token is not much */
+    }
+    assert_int_equal(behind_change(SPL_LOOKUP_LOST, 110, &kind), 0);       /* given up */
+    assert_int_equal(behind_change(0, 110 + SPL_LOOKUP_WINDOW, &kind), 0); /* too far */
+    assert_int_equal(behind_change(0, 109 + SPL_LOOKUP_WINDOW, &kind), 110 + SPL_LOOKUP_WINDOW);
+}
+
+/* A step may write several tokens after one look: what was proposed counts for the first of them alone. */
+static void lookup_forgets_a_guess(void **state) {
+    (void)state;
+    small_text t;
+    spl_lookup_kind kind;
+    small_start(&t);
+    read_run(&t, 100, 10 + SPL_LOOKUP_WINDOW);
+    read_run(&t, 100, 3);
+    assert_int_equal(proposed(&t, &kind), 103);
+    read_run(&t, 103, 1);
+    read_run(&t, 900, 1);
+    read_run(&t, 103, 1);
+    assert_int_equal(proposed(&t, &kind), 0);
+}
+
+/* Behind a change the old copy wins over newer spans that match no better, and loses to one that does. */
+static void lookup_prefers_the_copy_that_was_left(void **state) {
+    (void)state;
+    for (uint32_t longer = 0; longer < 2; longer++) {
+        small_text t;
+        spl_lookup_kind kind;
+        small_start(&t);
+        read_run(&t, 100, 40);
+        read_run(&t, 900, longer); /* the decoy has what was put in, too */
+        read_run(&t, 110, 3);
+        read_run(&t, 500, 1);
+        read_run(&t, 100, 2);
+        write_run(&t, 102, 8);
+        read_run(&t, 900, 1);
+        read_run(&t, 110, 3);
+        assert_int_equal(proposed(&t, &kind), longer ? 500 : 113);
+        assert_int_equal(kind, longer ? SPL_LOOKUP_LONG : SPL_LOOKUP_SHORT);
+    }
 }
 
 /* Plays a machine with given step times and acceptance; returns its speed over that of plain decoding. */
@@ -119,6 +286,14 @@ static void pace_drafts_when_it_pays_and_only_then(void **state) {
     assert_true(play(0.05, 0.2, 0.55, 4000, &n) > 1.2);
 }
 
+/* Seven looked-up tokens, the first n_right as they came, of n_known that came. */
+static void see(spl_pace_rates *r, spl_lookup_kind kind, uint32_t n_proposed, uint32_t n_right, uint32_t n_known) {
+    static const uint32_t proposed[7] = {1, 2, 3, 4, 5, 6, 7};
+    uint32_t tokens[8];
+    for (uint32_t i = 0; i < 8; i++) tokens[i] = i < n_right ? 1 + i : 99;
+    spl_pace_lookup_result(r, kind, proposed, n_proposed, tokens, n_known);
+}
+
 static void pace_takes_a_long_copy(void **state) {
     (void)state;
     spl_pace_cost cost = {0};
@@ -126,23 +301,89 @@ static void pace_takes_a_long_copy(void **state) {
     spl_pace_rates_init(&rates);
     for (uint32_t rows = 1; rows <= 8; rows++) spl_pace_cost_add(&cost, false, rows, 1 + 0.03 * rows);
     spl_pace_cost_add(&cost, true, 8, 1.5);
-    spl_pace_offer offer = {.can_draft = true, .lookup_rows = 8, .lookup_match = 40, .max_rows = 8, .n_lanes = 1};
+    spl_pace_offer offer = {
+        .can_draft = true, .lookup_rows = 8, .lookup_kind = SPL_LOOKUP_COPY, .max_rows = 8, .n_lanes = 1};
     spl_pace_choice c = spl_pace_choose(&rates, &cost, &offer);
     assert_int_equal(c.mode, SPL_PACE_LOOKUP);
     assert_int_equal(c.n_rows, 8);
-    for (int i = 0; i < 100; i++) spl_pace_lookup_result(&rates, 40, 7, 0);
+    for (int i = 0; i < 100; i++) see(&rates, SPL_LOOKUP_COPY, 7, 0, 1);
     c = spl_pace_choose(&rates, &cost, &offer);
     assert_int_not_equal(c.mode, SPL_PACE_LOOKUP);
     offer.max_rows = 1; /* no budget for guesses */
     assert_int_equal(spl_pace_choose(&rates, &cost, &offer).mode, SPL_PACE_PLAIN);
 }
 
+static void check_fixed(const spl_pace_rates *r, const spl_pace_offer *o, uint32_t rows, spl_pace_mode mode,
+                        uint32_t expected) {
+    spl_pace_choice c = spl_pace_choose_fixed(r, o, rows);
+    assert_int_equal(c.mode, mode);
+    assert_int_equal(c.n_rows, expected);
+}
+
+static void fixed_rows_go_to_the_better_source(void **state) {
+    (void)state;
+    spl_pace_rates rates;
+    spl_pace_rates_init(&rates);
+    spl_pace_offer offer = {
+        .can_draft = true, .lookup_rows = 8, .lookup_kind = SPL_LOOKUP_COPY, .max_rows = 8, .n_lanes = 1};
+    check_fixed(&rates, &offer, 8, SPL_PACE_LOOKUP, 8);
+    check_fixed(&rates, &offer, 3, SPL_PACE_LOOKUP, 3);
+    offer.lookup_kind = SPL_LOOKUP_GUESS;
+    check_fixed(&rates, &offer, 8, SPL_PACE_DRAFT, 8);
+    for (int i = 0; i < 60; i++) spl_pace_draft_result(&rates, 7, 0); /* even a guess is better than this draft */
+    check_fixed(&rates, &offer, 8, SPL_PACE_LOOKUP, 8);
+    for (int i = 0; i < 60; i++) spl_pace_draft_result(&rates, 7, 7);
+    check_fixed(&rates, &offer, 8, SPL_PACE_DRAFT, 8);
+    offer.max_rows = 5;
+    check_fixed(&rates, &offer, 8, SPL_PACE_DRAFT, 5);
+    offer.can_draft = false;
+    check_fixed(&rates, &offer, 8, SPL_PACE_LOOKUP, 5);
+    offer.lookup_rows = 1;
+    check_fixed(&rates, &offer, 8, SPL_PACE_PLAIN, 1);
+    offer.can_draft = true;
+    offer.max_rows = 1;
+    check_fixed(&rates, &offer, 8, SPL_PACE_PLAIN, 1);
+}
+
+/* Each kind learns for itself, the first proposal apart, and only from places whose token is known. */
+static void lookup_chances_are_learnt_by_kind(void **state) {
+    (void)state;
+    spl_pace_rates start, r;
+    spl_pace_rates_init(&start);
+    r = start;
+    see(&r, SPL_LOOKUP_SHORT, 0, 7, 8);
+    see(&r, SPL_LOOKUP_SHORT, 7, 7, 0);
+    assert_memory_equal(&r, &start, sizeof r);
+    see(&r, SPL_LOOKUP_SHORT, 7, 1, 1); /* what would have come later nobody knows */
+    see(&r, SPL_LOOKUP_LONG, 7, 0, 8);
+    assert_true(r.lookup[SPL_LOOKUP_SHORT][0] > start.lookup[SPL_LOOKUP_SHORT][0]);
+    assert_true(r.lookup[SPL_LOOKUP_LONG][0] < start.lookup[SPL_LOOKUP_LONG][0]);
+    r.lookup[SPL_LOOKUP_SHORT][0] = start.lookup[SPL_LOOKUP_SHORT][0];
+    r.lookup[SPL_LOOKUP_LONG][0] = start.lookup[SPL_LOOKUP_LONG][0];
+    assert_memory_equal(&r, &start, sizeof r);
+    see(&r, SPL_LOOKUP_COPY, 7, 1, 2);
+    assert_true(r.lookup[SPL_LOOKUP_COPY][0] > start.lookup[SPL_LOOKUP_COPY][0]);
+    assert_true(r.lookup[SPL_LOOKUP_COPY][1] < start.lookup[SPL_LOOKUP_COPY][1]);
+    spl_pace_rates all = start;
+    r = start;
+    see(&r, SPL_LOOKUP_GUESS, 7, 3, 8); /* as bad as a refusal at the fourth place, not at each behind it */
+    see(&all, SPL_LOOKUP_GUESS, 4, 3, 4);
+    assert_memory_equal(&r, &all, sizeof r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookup_finds_what_search_finds),
         cmocka_unit_test(lookup_ignores_itself_and_its_capacity),
+        cmocka_unit_test(lookup_goes_on_with_what_repeats),
+        cmocka_unit_test(lookup_follows_a_copy_without_a_search),
+        cmocka_unit_test(lookup_finds_the_copy_behind_a_change),
+        cmocka_unit_test(lookup_forgets_a_guess),
+        cmocka_unit_test(lookup_prefers_the_copy_that_was_left),
         cmocka_unit_test(pace_drafts_when_it_pays_and_only_then),
         cmocka_unit_test(pace_takes_a_long_copy),
+        cmocka_unit_test(fixed_rows_go_to_the_better_source),
+        cmocka_unit_test(lookup_chances_are_learnt_by_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
