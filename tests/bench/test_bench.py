@@ -210,7 +210,8 @@ def test_own_prompts_are_well_formed():
         counts[path.stem] = len(rows)
         assert len({r["id"] for r in rows}) == len(rows)
         assert all(r.get("prompt") or r.get("turns") for r in rows)
-    assert counts == {"chat": 20, "copy": 10, "hex": 10, "nano-copy": 10, "nano-python": 20, "python": 20}
+    assert counts == {"chat": 20, "copy": 10, "hex": 10, "nano-copy": 10, "nano-python": 20, "nano-rename": 20,
+                      "python": 20}
 
 
 def test_text_says_the_same():
