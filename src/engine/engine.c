@@ -494,7 +494,8 @@ static void learn_rates(spl_pace_rates *rates, const spl_decode_lane *d, uint32_
 }
 
 /* Takes over what a lane's rows came to. */
-static void settle_lane(spl_engine *e, spl_lane *lane, uint32_t index, const spl_segment *seg) {
+static void settle_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint32_t n_lanes, const spl_segment *seg,
+                        double seconds) {
     const spl_decode_lane *d = &e->decode[index];
     if (d->status != SPL_OK) {
         finish_lane(e, lane, SPL_FINISH_CANCELLED, &d->error);
@@ -512,6 +513,7 @@ static void settle_lane(spl_engine *e, spl_lane *lane, uint32_t index, const spl
     lane->usage.draft_tokens += proposed;
     lane->usage.draft_accepted += accepted;
     learn_rates(&lane->rates, d, proposed, &e->found[index]);
+    spl_pace_step_result(&lane->rates, &e->cost, d->drafts, seg->n_rows, n_lanes, seconds, retained);
     /* With fixed rows every request starts alike, so that what is measured does not depend on what came before. */
     if (!e->config.fixed_rows) learn_rates(&e->rates, d, proposed, &e->found[index]);
     const float *logits = spl_step_logits(e->step) + (size_t)seg->row_begin * e->g->vocab;
@@ -579,8 +581,9 @@ static void decode_step(spl_engine *e, spl_lane *const *lanes, uint32_t n) {
         for (uint32_t i = 0; i < n; i++) finish_lane(e, lanes[i], SPL_FINISH_CANCELLED, &error);
         return;
     }
-    count_step(e, segments, n, n_rows, spl_now_ns() - begin);
-    for (uint32_t i = 0; i < n; i++) settle_lane(e, lanes[i], i, &segments[i]);
+    uint64_t spent_ns = spl_now_ns() - begin;
+    count_step(e, segments, n, n_rows, spent_ns);
+    for (uint32_t i = 0; i < n; i++) settle_lane(e, lanes[i], i, n, &segments[i], (double)spent_ns * 1e-9);
 }
 
 static void drop_lanes(spl_engine *e) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Expected tokens of R rows are 1 + a1 + a1 a2 + ...; the choice maximises them per second. A step time is a
- * running mean that ignores hiccups; rates are running means too, fast enough to notice that prose turned into code. */
+ * running mean that ignores hiccups; rates are running means too, fast enough to notice that prose turned into code.
+ * Expectations may be wrong for a whole text, so each keeps account of what verifying has cost it against plain
+ * decoding, and verifies only what it can afford to lose. */
 #include "engine/pace.h"
 
 #include <string.h>
@@ -55,6 +57,7 @@ void spl_pace_rates_init(spl_pace_rates *r) {
 void spl_pace_rates_start(spl_pace_rates *r, const spl_pace_rates *known) {
     *r = *known;
     if (r->n_draft > START_WEIGHT) r->n_draft = START_WEIGHT;
+    r->plain = r->behind = 0;
 }
 
 static void learn(float *rate, bool accepted, float weight) { *rate += weight * ((accepted ? 1.0f : 0.0f) - *rate); }
@@ -76,6 +79,22 @@ void spl_pace_lookup_result(spl_pace_rates *r, spl_lookup_kind kind, const uint3
         right = proposed[i] == tokens[i];
         learn(&r->lookup[kind][i > 0], right, rate_weight);
     }
+}
+
+void spl_pace_step_result(spl_pace_rates *r, const spl_pace_cost *c, bool drafted, uint32_t n_rows, uint32_t n_lanes,
+                          double seconds, uint32_t n_tokens) {
+    double plain = spl_pace_cost_of(c, false, n_lanes), most = 1.5 * spl_pace_cost_of(c, drafted, n_rows * n_lanes);
+    if (!(plain > 0)) return;
+    r->plain += plain * n_tokens;
+    if (n_rows > 1) r->behind += (seconds < most ? seconds : most) - plain * n_tokens;
+}
+
+/* Whether a text can lose a whole step of this choice and still be nearly as fast as plain decoding. */
+static bool can_afford(const spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o,
+                       const spl_pace_choice *choice) {
+    double plain = spl_pace_cost_of(c, false, o->n_lanes);
+    double risk = spl_pace_cost_of(c, choice->mode == SPL_PACE_DRAFT, choice->n_rows * o->n_lanes) - plain;
+    return r->behind <= 0 || r->behind + risk <= SPL_PACE_LOSS_SHARE * r->plain + SPL_PACE_LOSS_STEPS * plain;
 }
 
 /* Of equals the lookup, which costs nothing. */
@@ -126,6 +145,7 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
         dear / SPL_PACE_PROBE_SHARE > SPL_PACE_PROBE_STEPS ? dear / SPL_PACE_PROBE_SHARE : SPL_PACE_PROBE_STEPS;
     if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 && (!measured || r->plain_steps >= pause))
         best = (spl_pace_choice){SPL_PACE_DRAFT, o->max_rows};
+    if (!can_afford(r, c, o, &best)) best = (spl_pace_choice){SPL_PACE_PLAIN, 1};
     if (best.mode != SPL_PACE_DRAFT) r->plain_steps++;
     return best;
 }

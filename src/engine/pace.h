@@ -15,6 +15,10 @@ enum { SPL_PACE_PROBE_STEPS = 48 }; /* plain steps at least between two looks at
 
 /* Share of the time that such looks may cost. */
 #define SPL_PACE_PROBE_SHARE 0.015
+/* What verifying may cost a text in all, beside plain decoding: this share of it and this many plain steps. From 256
+ * tokens on that is less than 3 %, whatever is proposed. */
+#define SPL_PACE_LOSS_SHARE 0.015
+#define SPL_PACE_LOSS_STEPS 2.0
 
 /* Step seconds by number of rows, without and with a drafted block; one for the engine. */
 typedef struct spl_pace_cost {
@@ -33,6 +37,8 @@ typedef struct spl_pace_rates {
     float lookup[SPL_N_LOOKUP_KINDS][2]; /* the first proposal; any later one */
     uint32_t n_draft;                    /* drafted steps seen */
     uint32_t plain_steps;                /* since the last drafted one */
+    double plain, behind; /* of this text: seconds that plain decoding takes for it; those lost by verifying, below 0
+                             those won */
 } spl_pace_rates;
 
 void spl_pace_rates_init(spl_pace_rates *r);
@@ -43,6 +49,10 @@ void spl_pace_draft_result(spl_pace_rates *r, uint32_t n_proposed, uint32_t n_ac
  * were verified or others. */
 void spl_pace_lookup_result(spl_pace_rates *r, spl_lookup_kind kind, const uint32_t *proposed, uint32_t n_proposed,
                             const uint32_t *tokens, uint32_t n_tokens);
+
+/* What a step of n_rows rows of this text and `seconds` brought it, all n_lanes lanes in the step. */
+void spl_pace_step_result(spl_pace_rates *r, const spl_pace_cost *c, bool drafted, uint32_t n_rows, uint32_t n_lanes,
+                          double seconds, uint32_t n_tokens);
 
 typedef enum spl_pace_mode { SPL_PACE_PLAIN, SPL_PACE_DRAFT, SPL_PACE_LOOKUP } spl_pace_mode;
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,6 +250,14 @@ static void lookup_prefers_the_copy_that_was_left(void **state) {
     }
 }
 
+/* Seven looked-up tokens, the first n_right as they came, of n_known that came. */
+static void see(spl_pace_rates *r, spl_lookup_kind kind, uint32_t n_proposed, uint32_t n_right, uint32_t n_known) {
+    static const uint32_t proposed[7] = {1, 2, 3, 4, 5, 6, 7};
+    uint32_t tokens[8];
+    for (uint32_t i = 0; i < 8; i++) tokens[i] = i < n_right ? 1 + i : 99;
+    spl_pace_lookup_result(r, kind, proposed, n_proposed, tokens, n_known);
+}
+
 /* Plays a machine with given step times and acceptance; returns its speed over that of plain decoding. */
 static double play(double row_cost, double draft_cost, double acceptance, uint32_t n_tokens, uint32_t *n_drafted) {
     static spl_pace_cost cost;
@@ -269,10 +278,57 @@ static double play(double row_cost, double draft_cost, double acceptance, uint32
         if (drafted) spl_pace_draft_result(&rates, c.n_rows - 1, accepted);
         *n_drafted += drafted;
         spl_pace_cost_add(&cost, drafted, c.n_rows, spent);
+        spl_pace_step_result(&rates, &cost, drafted, c.n_rows, 1, spent, accepted + 1);
         seconds += spent;
         tokens += accepted + 1;
     }
     return tokens / seconds;
+}
+
+/* A text of 256 tokens whose acceptance changes every few steps, often right after it was learnt. */
+static double play_moody(spl_pace_cost *cost, double row_cost, double draft_cost, uint64_t *seed) {
+    spl_pace_rates rates;
+    double seconds = 0, acceptance = 0;
+    uint32_t tokens = 0, left = 0;
+    spl_pace_rates_init(&rates);
+    while (tokens < 256) {
+        if (left-- == 0) {
+            left = next_random(seed) % 12;
+            acceptance = next_random(seed) % 3 ? 0 : (double)(next_random(seed) % 1000) / 1000;
+        }
+        spl_pace_offer offer = {.can_draft = true,
+                                .lookup_rows = next_random(seed) % 4 ? 1 : 8,
+                                .lookup_kind = (spl_lookup_kind)(next_random(seed) % SPL_N_LOOKUP_KINDS),
+                                .max_rows = 256 - tokens < 8 ? 256 - tokens : 8,
+                                .n_lanes = 1};
+        spl_pace_choice c = spl_pace_choose(&rates, cost, &offer);
+        bool drafted = c.mode == SPL_PACE_DRAFT;
+        double noise = 0.995 + (double)(next_random(seed) % 1000) / 1e5;
+        double spent = (1 + row_cost * (c.n_rows - 1) + (drafted ? draft_cost : 0)) * noise;
+        uint32_t accepted = 0;
+        while (accepted + 1 < c.n_rows && next_random(seed) % 1000 < acceptance * 1000) accepted++;
+        if (drafted) spl_pace_draft_result(&rates, c.n_rows - 1, accepted);
+        if (c.mode == SPL_PACE_LOOKUP) see(&rates, offer.lookup_kind, c.n_rows - 1, accepted, accepted + 1);
+        spl_pace_cost_add(cost, drafted, c.n_rows, spent);
+        spl_pace_step_result(&rates, cost, drafted, c.n_rows, 1, spent, accepted + 1);
+        seconds += spent;
+        tokens += accepted + 1;
+    }
+    return tokens / seconds;
+}
+
+static void pace_never_loses_three_percent(void **state) {
+    (void)state;
+    uint64_t seed = 11;
+    double worst = 9;
+    for (int world = 0; world < 400; world++) {
+        double row_cost = (double)(world % 20) * 0.03, draft_cost = (double)(world / 20) * 0.05;
+        spl_pace_cost cost = {0};
+        (void)play_moody(&cost, row_cost, draft_cost, &seed); /* meanwhile the engine learns what steps cost */
+        for (int text = 0; text < 20; text++) worst = fmin(worst, play_moody(&cost, row_cost, draft_cost, &seed));
+    }
+    print_message("slowest of 8,000 texts: %.4f of plain decoding\n", worst);
+    assert_true(worst > 0.97);
 }
 
 static void pace_drafts_when_it_pays_and_only_then(void **state) {
@@ -284,14 +340,6 @@ static void pace_drafts_when_it_pays_and_only_then(void **state) {
     assert_true(play(0.2, 0.5, 0.05, 4000, &n) > 0.97);
     assert_true(play(0.3, 0.3, 0.6, 4000, &n) > 0.97); /* dear rows: fewer of them, or none */
     assert_true(play(0.05, 0.2, 0.55, 4000, &n) > 1.2);
-}
-
-/* Seven looked-up tokens, the first n_right as they came, of n_known that came. */
-static void see(spl_pace_rates *r, spl_lookup_kind kind, uint32_t n_proposed, uint32_t n_right, uint32_t n_known) {
-    static const uint32_t proposed[7] = {1, 2, 3, 4, 5, 6, 7};
-    uint32_t tokens[8];
-    for (uint32_t i = 0; i < 8; i++) tokens[i] = i < n_right ? 1 + i : 99;
-    spl_pace_lookup_result(r, kind, proposed, n_proposed, tokens, n_known);
 }
 
 static void pace_takes_a_long_copy(void **state) {
@@ -381,6 +429,7 @@ int main(void) {
         cmocka_unit_test(lookup_forgets_a_guess),
         cmocka_unit_test(lookup_prefers_the_copy_that_was_left),
         cmocka_unit_test(pace_drafts_when_it_pays_and_only_then),
+        cmocka_unit_test(pace_never_loses_three_percent),
         cmocka_unit_test(pace_takes_a_long_copy),
         cmocka_unit_test(fixed_rows_go_to_the_better_source),
         cmocka_unit_test(lookup_chances_are_learnt_by_kind),
