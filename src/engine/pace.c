@@ -12,6 +12,9 @@
 /* Drafted steps that the engine's rates are worth to a new request: its own text soon counts for more. */
 enum { START_WEIGHT = 8 };
 
+/* The first steps of a kind find cold caches: the fastest of them counts, and one alone says nothing. */
+enum { COLD_STEPS = 3 };
+
 /* A draft has to promise this much more than what is chosen otherwise: the best of several noisy guesses flatters. */
 static const double draft_margin = 1.12;
 
@@ -27,7 +30,10 @@ void spl_pace_cost_add(spl_pace_cost *c, bool drafted, uint32_t n_rows, double s
     uint32_t *seen = &c->n_seen[drafted][n_rows];
     if (*seen > 4 && seconds > 3 * *mean) seconds = 3 * *mean; /* somebody else had the core */
     double weight = *seen < 10 ? 1.0 / (*seen + 1) : cost_weight;
-    *mean += weight * (seconds - *mean);
+    if (*seen < COLD_STEPS) {
+        if (*seen == 0 || seconds < *mean) *mean = seconds;
+    } else
+        *mean += weight * (seconds - *mean);
     if (*seen < 1000) (*seen)++;
 }
 
@@ -50,7 +56,7 @@ double spl_pace_cost_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows) {
 
 void spl_pace_rates_init(spl_pace_rates *r) {
     memset(r, 0, sizeof *r);
-    for (int i = 0; i < SPL_BLOCK_ROWS - 1; i++) r->draft[i] = 0.7f;
+    for (int i = 0; i < SPL_BLOCK_ROWS - 1; i++) r->draft[i] = 0.9f; /* hope costs little: see can_afford */
     memcpy(r->lookup, lookup_start, sizeof r->lookup);
 }
 
@@ -92,9 +98,9 @@ void spl_pace_step_result(spl_pace_rates *r, const spl_pace_cost *c, bool drafte
 /* Whether a text can lose a whole step of this choice and still be nearly as fast as plain decoding. */
 static bool can_afford(const spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o,
                        const spl_pace_choice *choice) {
-    double plain = spl_pace_cost_of(c, false, o->n_lanes);
+    double plain = spl_pace_cost_of(c, false, o->n_lanes), least = SPL_PACE_LOSS_TOKENS * plain;
     double risk = spl_pace_cost_of(c, choice->mode == SPL_PACE_DRAFT, choice->n_rows * o->n_lanes) - plain;
-    return r->behind <= 0 || r->behind + risk <= SPL_PACE_LOSS_SHARE * r->plain + SPL_PACE_LOSS_STEPS * plain;
+    return r->behind + risk <= SPL_PACE_LOSS_SHARE * (r->plain > least ? r->plain : least);
 }
 
 /* Of equals the lookup, which costs nothing. */
@@ -127,7 +133,7 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
         r->plain_steps++;
         return best;
     }
-    bool measured = c->n_seen[1][o->max_rows * o->n_lanes] > 0;
+    bool measured = c->n_seen[1][o->max_rows * o->n_lanes] >= COLD_STEPS;
     for (size_t i = 0; i < SPL_COUNT(sources); i++) {
         bool drafted = sources[i] == SPL_PACE_DRAFT;
         double tokens[SPL_BLOCK_ROWS + 1];

@@ -15,10 +15,10 @@ enum { SPL_PACE_PROBE_STEPS = 48 }; /* plain steps at least between two looks at
 
 /* Share of the time that such looks may cost. */
 #define SPL_PACE_PROBE_SHARE 0.015
-/* What verifying may cost a text in all, beside plain decoding: this share of it and this many plain steps. From 256
- * tokens on that is less than 3 %, whatever is proposed. */
-#define SPL_PACE_LOSS_SHARE 0.015
-#define SPL_PACE_LOSS_STEPS 2.0
+/* What verifying may cost a text of this many tokens or more in all, as a share of plain decoding. A shorter one may
+ * lose as much: it cannot be known to be short, and most texts that begin badly go on well. */
+#define SPL_PACE_LOSS_SHARE 0.026
+enum { SPL_PACE_LOSS_TOKENS = 256 };
 
 /* Step seconds by number of rows, without and with a drafted block; one for the engine. */
 typedef struct spl_pace_cost {
