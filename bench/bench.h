@@ -33,6 +33,7 @@ typedef struct spl_bench_options {
     uint32_t tokens;             /* prefill: prompt length; 0: 512 */
     const char *prompts;         /* accept, nano-quality, serve: jsonl file */
     uint32_t n_prompts;          /* at most this many of them; 0: all */
+    bool no_lookup;              /* accept: proposals from the draft alone */
     bool raw;                    /* prompts are completed as they are, without the chat template */
     uint32_t max_tokens;         /* longest answer */
     uint32_t repeat;             /* accept: passes of each side, 1 or 2 (A B, or A B B A); 0: 2 */

@@ -110,7 +110,7 @@ spl_status spl_bench_engine(splash_engine **out, const spl_bench_options *o, boo
                               .debug_user = o->progress_user,
                               .no_huge_pages = o->no_huge_pages,
                               .no_draft = plain,
-                              .no_lookup = plain,
+                              .no_lookup = plain || o->no_lookup,
                               .fixed_rows = plain ? 0 : o->rows};
     *out = NULL;
     if (splash_open(out, &options, &error) == SPLASH_OK) return SPL_OK;

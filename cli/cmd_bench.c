@@ -110,6 +110,7 @@ int spl_cmd_bench(int argc, char **argv) {
         {"tokens", 0, SPL_OPT_U32, &o.tokens, "N", "prefill: length of the prompt (default 512)", NULL},
         {"prompts", 0, SPL_OPT_STRING, &o.prompts, "FILE",
          "accept, nano-quality, serve: prompts, one JSON object a line", NULL},
+        {"no-lookup", 0, SPL_OPT_FLAG, &o.no_lookup, NULL, "accept: proposals from the draft alone", NULL},
         {"limit", 0, SPL_OPT_U32, &o.n_prompts, "N", "only the first N prompts", NULL},
         {"raw", 0, SPL_OPT_FLAG, &o.raw, NULL, "accept: complete the prompts as they are, no chat template", NULL},
         {"max-tokens", 'n', SPL_OPT_U32, &o.max_tokens, "N", "accept, nano-quality, serve: longest answer", NULL},
