@@ -204,8 +204,10 @@ static SPL_ALWAYS_INLINE void pair_rows(const pair_group *w, uint32_t n_groups, 
         SPL_STEP(1)
         SPL_STEP(2)
         SPL_STEP(3)
-        SPL_STEP(4) SPL_STEP(5) SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10) SPL_STEP(11) SPL_STEP(12)
-            SPL_STEP(13) SPL_STEP(14) SPL_STEP(15)
+        SPL_STEP(4)
+        SPL_STEP(5)
+        SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10) SPL_STEP(11) SPL_STEP(12) SPL_STEP(13) SPL_STEP(14)
+            SPL_STEP(15)
 #undef SPL_STEP
                 pair_add(acc, dot, w->scale, w->bias, dx, sx, M);
         q += M * SPL_GROUP;
