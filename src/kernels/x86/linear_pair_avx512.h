@@ -192,24 +192,36 @@ static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
         for (int p = 0; p < 2; p++) _mm_prefetch((const char *)((uintptr_t)s->panel[p] + s->at), _MM_HINT_T1);
 }
 
-/* Groups from their bytes for M rows. */
+/* Products of 4 inputs, those from 4 i on. */
+static SPL_ALWAYS_INLINE void pair_step(const pair_group *w, const int i, const int8_t *q, const int M,
+                                        __m512i dot[2][SPL_TILE_M]) {
+    pair_dot(dot, _mm512_load_si512(w->code[0][i]), _mm512_load_si512(w->code[1][i]), q + 4 * i, M);
+}
+
+/* Groups from their bytes for M rows. The steps are written out: a loop costs register copies. */
 static SPL_ALWAYS_INLINE void pair_rows(const pair_group *w, uint32_t n_groups, const int8_t *q, const float *dx,
                                         const float *sx, const int M, pair_stream *next, pair_sums *acc) {
     for (uint32_t g = 0; g < n_groups; g++, w++) {
         __m512i dot[2][SPL_TILE_M];
         pair_ask(next);
         for (int m = 0; m < M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
-#define SPL_STEP(i) pair_dot(dot, _mm512_load_si512(w->code[0][i]), _mm512_load_si512(w->code[1][i]), q + 4 * (i), M);
-        SPL_STEP(0)
-        SPL_STEP(1)
-        SPL_STEP(2)
-        SPL_STEP(3)
-        SPL_STEP(4)
-        SPL_STEP(5)
-        SPL_STEP(6) SPL_STEP(7) SPL_STEP(8) SPL_STEP(9) SPL_STEP(10) SPL_STEP(11) SPL_STEP(12) SPL_STEP(13) SPL_STEP(14)
-            SPL_STEP(15)
-#undef SPL_STEP
-                pair_add(acc, dot, w->scale, w->bias, dx, sx, M);
+        pair_step(w, 0, q, M, dot);
+        pair_step(w, 1, q, M, dot);
+        pair_step(w, 2, q, M, dot);
+        pair_step(w, 3, q, M, dot);
+        pair_step(w, 4, q, M, dot);
+        pair_step(w, 5, q, M, dot);
+        pair_step(w, 6, q, M, dot);
+        pair_step(w, 7, q, M, dot);
+        pair_step(w, 8, q, M, dot);
+        pair_step(w, 9, q, M, dot);
+        pair_step(w, 10, q, M, dot);
+        pair_step(w, 11, q, M, dot);
+        pair_step(w, 12, q, M, dot);
+        pair_step(w, 13, q, M, dot);
+        pair_step(w, 14, q, M, dot);
+        pair_step(w, 15, q, M, dot);
+        pair_add(acc, dot, w->scale, w->bias, dx, sx, M);
         q += M * SPL_GROUP;
         dx += M;
         sx += M;
