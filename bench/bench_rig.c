@@ -55,7 +55,7 @@ static spl_status check_room(const spl_rig *r, const spl_bench_options *o, uint3
     if (st != SPL_OK) return st;
     uint64_t lane = spl_state_cell_bytes(r->g, r->n_layers) + spl_pending_bytes(r->g, r->n_layers) +
                     (uint64_t)pages_per_lane(context_tokens) * spl_kv_page_bytes(r->g, r->n_layers, false) +
-                    (r->drafts ? spl_draft_ring_bytes(r->g) : 0);
+                    (r->drafts ? spl_draft_ring_bytes(r->g, false) : 0);
     uint64_t wanted = spl_plan_weight_bytes(r->g, r->n_layers, r->drafts) + arena + r->n_lanes * lane;
     if (!limit) {
         spl_memory_room room;
@@ -79,12 +79,10 @@ static spl_status take(const spl_rig *r, void **out, uint64_t n_bytes, spl_error
 }
 
 /* Random codes with one ordinary scale in every KV block: the layout is two planes of codes, then the scales. */
-static void fill_pages(spl_rig *r) {
-    size_t block = spl_kv_block_bytes(r->g->head_dim, false), codes = 2 * (size_t)SPL_PAGE_TOKENS * r->g->head_dim;
-    size_t n_blocks = (size_t)r->pool.n_pages * r->pool.page_bytes / block;
+static void fill_blocks(uint8_t *memory, size_t n_bytes, uint32_t head_dim) {
+    size_t block = spl_kv_block_bytes(head_dim, false), codes = 2 * (size_t)SPL_PAGE_TOKENS * head_dim;
     uint32_t state = 1;
-    for (size_t i = 0; i < n_blocks; i++) {
-        uint8_t *at = r->pool.memory + i * block;
+    for (uint8_t *at = memory; at < memory + n_bytes / block * block; at += block) {
         for (size_t j = 0; j < codes; j += 4) {
             state = state * 1664525u + 1013904223u;
             spl_store_u32(at + j, state >> 8 | state << 24);
@@ -109,11 +107,11 @@ static spl_status open_lane(spl_rig *r, spl_rig_lane *lane, uint32_t context_tok
     if (st != SPL_OK) return st;
     spl_pending_place(&lane->pending, lane->pending_memory, r->g, r->n_layers);
     if (!r->drafts) return SPL_OK;
-    uint64_t ring_bytes = spl_draft_ring_bytes(r->g);
+    uint64_t ring_bytes = spl_draft_ring_bytes(r->g, false);
     st = take(r, &memory, ring_bytes, err);
     if (st != SPL_OK) return st;
     lane->ring = memory;
-    for (uint64_t i = 0; i < ring_bytes / 2; i++) lane->ring[i] = (uint16_t)(0x3c00u + i % 61); /* bf16 near 0.01 */
+    fill_blocks(lane->ring, (size_t)ring_bytes, r->g->draft->head_dim);
     size_t width = (size_t)r->g->draft->n_capture * r->g->hidden;
     st = take(r, &memory, SPL_BLOCK_ROWS * width * sizeof(float), err);
     lane->features = memory;
@@ -160,7 +158,7 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
         st = spl_page_pool_init(&r->pool, (size_t)spl_kv_page_bytes(r->g, r->n_layers, false),
                                 n_lanes * pages_per_lane(context_tokens), err);
     if (st == SPL_OK) spl_advise_pages(r->pool.memory, r->pool.page_bytes * r->pool.n_pages, !r->small_pages);
-    if (st == SPL_OK) fill_pages(r);
+    if (st == SPL_OK) fill_blocks(r->pool.memory, r->pool.n_pages * r->pool.page_bytes, r->g->head_dim);
     for (uint32_t i = 0; i < n_lanes && st == SPL_OK; i++) st = open_lane(r, &r->lanes[i], context_tokens, err);
     return st;
 }

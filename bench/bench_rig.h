@@ -15,7 +15,7 @@ typedef struct spl_rig_lane {
     float *cell;
     void *pending_memory;
     spl_pending pending;
-    uint16_t *ring;      /* NULL without a draft */
+    uint8_t *ring;       /* NULL without a draft */
     float *features;     /* [8][captured width] */
     uint32_t n_retained; /* rows of the last step that stand */
 } spl_rig_lane;

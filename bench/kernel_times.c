@@ -116,10 +116,15 @@ static void run_scan(world *w, const op *o, uint32_t member, uint32_t begin, uin
     w->k->gdn_scan(&a);
 }
 static void run_attend(world *w, const op *o, uint32_t member, uint32_t begin, uint32_t end) {
-    spl_kv_view kv = {w->kv, w->pages, KV_HEADS * spl_kv_block_bytes(HEAD_DIM, false), 0, KV_HEADS, HEAD_DIM};
+    spl_kv_view kv = {.pool = w->kv,
+                      .page_table = w->pages,
+                      .page_stride = KV_HEADS * spl_kv_block_bytes(HEAD_DIM, false),
+                      .n_kv_heads = KV_HEADS,
+                      .head_dim = HEAD_DIM};
     spl_attend_args a = {.kv = kv,
                          .q = w->x,
                          .gate = w->x,
+                         .q_stride = Q_HEADS * HEAD_DIM,
                          .gate_stride = 2 * Q_HEADS * HEAD_DIM,
                          .y = w->y,
                          .n_q_heads = Q_HEADS,
@@ -227,7 +232,8 @@ static spl_status open_world(world *w, const spl_kernels *k, uint32_t n_threads,
     for (size_t i = 0; i < (size_t)8 * VALUE_HEADS; i++) w->gates[i] = 0.5f;
     for (size_t i = 0; i < HIDDEN; i++) w->ones[i] = 1.0f;
     for (uint32_t i = 0; i < MAX_CONTEXT / SPL_PAGE_TOKENS; i++) w->pages[i] = i;
-    spl_kv_view kv = {w->kv, w->pages, block, 0, KV_HEADS, HEAD_DIM};
+    spl_kv_view kv = {
+        .pool = w->kv, .page_table = w->pages, .page_stride = block, .n_kv_heads = KV_HEADS, .head_dim = HEAD_DIM};
     for (uint32_t at = 0; at < MAX_CONTEXT; at += 1024) {
         spl_kv_store_args a = {.kv = kv,
                                .k = w->x,

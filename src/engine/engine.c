@@ -73,12 +73,13 @@ typedef struct lane_sizes {
     size_t pending, ring, features, lookup, penalties;
 } lane_sizes;
 
-static lane_sizes sizes_of(const spl_geometry *g, uint32_t n_layers, uint32_t context_tokens, bool drafts) {
+static lane_sizes sizes_of(const spl_geometry *g, uint32_t n_layers, uint32_t context_tokens, bool drafts,
+                           bool oracle) {
     lane_sizes z = {.pending = (size_t)spl_pending_bytes(g, n_layers == 0 ? g->n_layers : n_layers),
                     .lookup = (size_t)spl_round_up(spl_lookup_bytes(context_tokens), SPL_CACHE_LINE),
                     .penalties = spl_penalties_bytes(penalty_tokens(context_tokens), g->vocab)};
     if (drafts) {
-        z.ring = (size_t)spl_round_up(spl_draft_ring_bytes(g), SPL_CACHE_LINE);
+        z.ring = (size_t)spl_round_up(spl_draft_ring_bytes(g, oracle), SPL_CACHE_LINE);
         z.features = (size_t)SPL_BLOCK_ROWS * g->draft->n_capture * g->hidden * sizeof(float);
     }
     return z;
@@ -104,7 +105,7 @@ spl_status spl_engine_plan(const spl_geometry *g, uint32_t n_layers, bool has_dr
     if (st != SPL_OK) return st;
     uint32_t longest = config->context_tokens ? config->context_tokens : g->max_positions;
     if (longest > g->max_positions) longest = g->max_positions;
-    lane_sizes z = sizes_of(g, n_layers, longest, drafts);
+    lane_sizes z = sizes_of(g, n_layers, longest, drafts, config->oracle);
     spl_plan_request r = {.n_layers = n_layers,
                           .context_tokens = config->context_tokens,
                           .max_lanes = SPL_MAX_LANES,
@@ -656,7 +657,7 @@ static void *engine_main(void *arg) {
 
 static spl_status make_lane(spl_engine *e, spl_lane *lane, spl_error *err) {
     uint32_t n_layers = spl_package_n_layers(e->config.package);
-    lane_sizes z = sizes_of(e->g, n_layers, e->plan.context_tokens, e->drafts);
+    lane_sizes z = sizes_of(e->g, n_layers, e->plan.context_tokens, e->drafts, e->config.oracle);
     bool huge = !e->config.small_pages;
     spl_status st = spl_page_table_init(&lane->pages, e->plan.context_tokens + VERIFY_SPARE_TOKENS, err);
     if (st != SPL_OK) return st;
@@ -672,7 +673,7 @@ static spl_status make_lane(spl_engine *e, spl_lane *lane, spl_error *err) {
     spl_pending_place(&lane->pending, at, e->g, n_layers);
     at += z.pending;
     if (e->drafts) {
-        lane->ring = (uint16_t *)(void *)at;
+        lane->ring = at;
         lane->features = (float *)(void *)(at + z.ring);
     }
     spl_lookup_init(&lane->lookup, at + z.ring + z.features, e->plan.context_tokens);

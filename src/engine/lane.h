@@ -21,7 +21,7 @@ typedef struct spl_lane {
     uint32_t next_token; /* the anchor: sampled and reported, not yet computed (decode) */
     spl_pending pending; /* rows of the last step that wait to be folded into the cell */
     uint32_t n_pending;
-    uint16_t *ring;  /* the draft's context, NULL without a draft */
+    uint8_t *ring;   /* the draft's context, NULL without a draft */
     float *features; /* [8][captured width]: tapped rows that are not in the ring yet */
     uint32_t n_features;
     spl_lookup lookup;

@@ -29,16 +29,4 @@ typedef struct spl_draft_prepare_args {
     uint32_t n_block_rows, n_q_heads, n_kv_heads, head_dim, row_begin, row_end;
 } spl_draft_prepare_args;
 
-/* The 8 rows of one block at positions position + r attend to ring positions p with position + r - p < window,
- * ring_begin <= p < position, and to all 8 rows. scratch: 8 * n_q_heads / n_kv_heads * head_dim floats; at most 16
- * query heads per KV head. */
-typedef struct spl_draft_attend_args {
-    const float *qkv; /* [8][qkv_stride] of the block */
-    size_t qkv_stride;
-    const uint16_t *ring_k, *ring_v; /* bf16 [n_kv_heads][window][head_dim], slot = position % window */
-    float *y;                        /* [8][n_q_heads * head_dim] */
-    float *scratch;
-    uint32_t n_q_heads, n_kv_heads, head_dim, window, position, ring_begin, head_begin, head_end;
-} spl_draft_attend_args;
-
 #endif

@@ -173,10 +173,12 @@ static inline size_t spl_kv_block_bytes(uint32_t head_dim, bool f32) {
 }
 
 /* Addresses the KV blocks of one lane and one layer: block of (logical page p, head h) is
- *   pool + page_table[p] * page_stride + layer_offset + h * spl_kv_block_bytes(head_dim, f32). */
+ *   pool + page_table[p] * page_stride + layer_offset + h * spl_kv_block_bytes(head_dim, f32),
+ * in a ring of pages with p % ring_pages in the place of page_table[p]. */
 typedef struct spl_kv_view {
     uint8_t *pool;
-    const uint32_t *page_table;
+    const uint32_t *page_table; /* NULL: a ring */
+    uint32_t ring_pages;
     size_t page_stride, layer_offset;
     uint32_t n_kv_heads, head_dim;
 } spl_kv_view;
@@ -190,25 +192,28 @@ typedef struct spl_kv_store_args {
     uint32_t position, n_rows, head_begin, head_end;
 } spl_kv_store_args;
 
-/* Causal attention of rows of one lane over its pages (its own rows already stored). Row r sits at
- * position + r and sees tokens 0 .. position + r. Scores q . k * head_dim^-0.5, softmax in fp32. The history
- * is cut at absolute positions, multiples of SPL_ATTEND_SPLIT; inside a split the running maximum is taken
+/* Attention of rows of one lane over its pages (its own rows already stored). Row r sits at position + r and sees
+ * tokens 0 .. position + r; with a window, which goes with at most 8 rows and no parts, all rows in both directions
+ * and before them the tokens t >= first with position + r - t < window. Scores q . k * head_dim^-0.5, softmax in fp32.
+ * The history is cut at absolute positions, multiples of SPL_ATTEND_SPLIT; inside a split the running maximum is taken
  * tile by tile in ascending order, and the partial results (maximum, sum, accumulator) of the splits are
  * merged ascending. A row's bits therefore depend on nothing but its q and its history, also when splits are
  * computed by different threads. Integer products and their code widths: body/attend_body.h.
- * y[r][h][d] is the softmax average of V times sigmoid(gate).
+ * y[r][h][d] is the softmax average of V, times sigmoid(gate) where there is a gate.
  * parts NULL: a unit of attend is (block of 8 rows, KV head), the later faster, and writes y.
  * parts given (int8 only): a unit is (block of 8 rows, KV head, split) and writes its partial results;
  * attend_merge, whose units are (row, query head), then makes y of them and uses them up. Both ways give the same
  * bits. scratch: per caller, spl_attend_scratch_bytes; merge needs none. */
 typedef struct spl_attend_args {
     spl_kv_view kv;
-    const float *q;    /* [n_rows][n_q_heads][head_dim] */
-    const float *gate; /* gate of (row, head) at gate + row * gate_stride + (2 * head + 1) * head_dim */
+    const float *q; /* head h of row r at q + r * q_stride + h * head_dim */
+    size_t q_stride;
+    const float *gate; /* gate of (row, head) at gate + row * gate_stride + (2 * head + 1) * head_dim, or NULL */
     size_t gate_stride;
     float *y;     /* [n_rows][n_q_heads * head_dim] */
     float *parts; /* [n_rows][n_q_heads][spl_attend_splits(position, n_rows)][SPL_ATTEND_PART_FLOATS], or NULL */
     uint32_t n_q_heads, position, n_rows, unit_begin, unit_end;
+    uint32_t window, first; /* window 0: causal, the whole history */
     void *scratch;
 } spl_attend_args;
 #define SPL_ATTEND_PART_FLOATS(head_dim) ((size_t)(head_dim) + 16)
@@ -302,7 +307,6 @@ typedef struct spl_kernels {
     void (*panel_max)(const float *logits, uint32_t n, float *max);
     void (*draft_conv)(const spl_draft_conv_args *a);
     void (*draft_prepare)(const spl_draft_prepare_args *a);
-    void (*draft_attend)(const spl_draft_attend_args *a);
 } spl_kernels;
 
 size_t spl_attend_scratch_bytes(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim);

@@ -55,13 +55,13 @@ static void push_qkv(spl_builder *b, uint32_t layer, uint32_t begin, uint32_t n,
     op->out += begin * sizeof(float);
 }
 
-/* Head norms, rotary, and the context rows' k and v into the rings. */
+/* Head norms, rotary, and k and v of all rows into the rings. */
 static void push_keys(spl_builder *b, uint32_t layer) {
     spl_op *op = spl_push(b, SPL_OP_DRAFT_PREPARE, layer, SPL_ROWS_BLOCK_CONTEXT);
     op->out = b->block_qkv;
     (void)spl_uses(b, op, SPL_T_DRAFT_Q_NORM, false);
     (void)spl_uses(b, op, SPL_T_DRAFT_K_NORM, false);
-    op = spl_push(b, SPL_OP_DRAFT_STORE, layer, SPL_ROWS_CONTEXT);
+    op = spl_push(b, SPL_OP_DRAFT_STORE, layer, SPL_ROWS_BLOCK_CONTEXT);
     op->in = b->block_qkv;
 }
 

@@ -351,8 +351,13 @@ uint64_t spl_kv_page_bytes(const spl_geometry *g, uint32_t n_layers, bool f32) {
     return (uint64_t)count_layers(g, n_layers, true) * g->n_kv_heads * spl_kv_block_bytes(g->head_dim, f32);
 }
 
-uint64_t spl_draft_ring_bytes(const spl_geometry *g) {
+uint32_t spl_draft_ring_pages(const spl_geometry *g) {
+    if (!g->draft) return 0;
+    return (uint32_t)spl_div_up((uint64_t)g->draft->window_tokens - 1 + SPL_BLOCK_ROWS, SPL_PAGE_TOKENS);
+}
+
+uint64_t spl_draft_ring_bytes(const spl_geometry *g, bool f32) {
     const spl_draft_geometry *d = g->draft;
     if (!d) return 0;
-    return 2ull * d->n_layers * d->n_kv_heads * d->window_tokens * d->head_dim * sizeof(uint16_t);
+    return (uint64_t)d->n_layers * spl_draft_ring_pages(g) * d->n_kv_heads * spl_kv_block_bytes(d->head_dim, f32);
 }

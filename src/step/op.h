@@ -125,8 +125,10 @@ uint64_t spl_op_list_attend_macs(const spl_op_list *list, uint64_t n_rows, uint6
 
 /* Bytes of a lane's recurrent state cell: S of every GDN layer, then the convolution windows. */
 uint64_t spl_state_cell_bytes(const spl_geometry *g, uint32_t n_layers);
-/* Bytes of a lane's draft ring (bf16 K and V of the window, all draft layers); 0 without a draft. */
-uint64_t spl_draft_ring_bytes(const spl_geometry *g);
+/* A lane's draft ring: for every draft layer, KV pages that hold the window and the block beyond it, position p in page
+ * p / SPL_PAGE_TOKENS % pages. Its bytes; both 0 without a draft. */
+uint32_t spl_draft_ring_pages(const spl_geometry *g);
+uint64_t spl_draft_ring_bytes(const spl_geometry *g, bool f32);
 /* Bytes of one KV page over all attention layers and heads. */
 uint64_t spl_kv_page_bytes(const spl_geometry *g, uint32_t n_layers, bool f32);
 

@@ -25,7 +25,7 @@ typedef struct spl_draft_tensors {
 /* A context row of the run in progress. */
 typedef struct spl_context_row {
     const float *features; /* NULL: they lie in the arena already */
-    uint16_t *ring;
+    uint8_t *ring;
     uint32_t position;
 } spl_context_row;
 

@@ -255,6 +255,7 @@ static void attend_segment(const spl_step *s, const spl_op *op, const spl_segmen
     size_t stride = spl_attention_in_width(g), q_width = spl_q_width(g);
     spl_attend_args a = {.kv = kv_view(s, op, seg),
                          .q = rows_at(s, op->in) + seg->row_begin * q_width,
+                         .q_stride = q_width,
                          .gate = rows_at(s, op->scratch) + seg->row_begin * stride,
                          .gate_stride = stride,
                          .y = rows_at(s, op->out) + seg->row_begin * q_width,

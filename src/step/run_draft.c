@@ -11,19 +11,13 @@
 
 size_t spl_draft_scratch_bytes(const spl_geometry *g) {
     if (!g->draft) return 0;
-    size_t attend = (size_t)SPL_BLOCK_ROWS * (g->draft->n_q_heads / g->draft->n_kv_heads) * g->draft->head_dim;
-    size_t ranks = spl_rank_blocks(g->vocab);
-    return (attend > ranks ? attend : ranks) * sizeof(float);
+    size_t attend = spl_attend_scratch_bytes(g->draft->n_q_heads, g->draft->n_kv_heads, g->draft->head_dim);
+    size_t ranks = spl_rank_blocks(g->vocab) * sizeof(float);
+    return attend > ranks ? attend : ranks;
 }
 
 static uint32_t q_width(const spl_draft_geometry *d) { return d->n_q_heads * d->head_dim; }
 static uint32_t qkv_width(const spl_draft_geometry *d) { return (d->n_q_heads + 2 * d->n_kv_heads) * d->head_dim; }
-
-/* K plane of a layer's ring; the V plane follows it. */
-static uint16_t *ring_layer(const spl_draft_geometry *d, uint16_t *ring, uint32_t layer) {
-    return ring + 2 * (size_t)layer * d->n_kv_heads * d->window_tokens * d->head_dim;
-}
-static size_t ring_plane(const spl_draft_geometry *d) { return (size_t)d->n_kv_heads * d->window_tokens * d->head_dim; }
 
 void spl_draft_begin(spl_step *s) {
     const spl_batch *b = s->batch;
@@ -106,23 +100,39 @@ static void run_prepare(const spl_step *s, const spl_op *op, uint32_t begin, uin
                                                  .row_end = end});
 }
 
+static spl_kv_view ring_view(const spl_step *s, const spl_op *op, uint8_t *ring) {
+    const spl_draft_geometry *d = s->g->draft;
+    spl_kv_view kv = {.pool = ring,
+                      .ring_pages = spl_draft_ring_pages(s->g),
+                      .page_stride = d->n_kv_heads * spl_kv_block_bytes(d->head_dim, s->list->oracle),
+                      .n_kv_heads = d->n_kv_heads,
+                      .head_dim = d->head_dim};
+    kv.layer_offset = (size_t)op->layer * kv.ring_pages * kv.page_stride;
+    return kv;
+}
+
+/* Keys and values of block and context rows into their lanes' rings. */
 static void run_store(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
     const spl_draft_geometry *d = s->g->draft;
-    for (uint32_t i = begin; i < end; i++) {
-        const spl_context_row *c = &s->context[i];
-        /* In a run longer than the window the last row of a slot keeps it, whoever writes first. */
-        uint32_t later = i + d->window_tokens;
-        if (later < s->n_context_rows && s->context[later].ring == c->ring) continue;
-        const float *k = spl_rows_at(s, op->in) + (size_t)(s->n_block_rows + i) * qkv_width(d) + q_width(d);
-        const float *v = k + d->n_kv_heads * d->head_dim;
-        uint16_t *ring = ring_layer(d, c->ring, op->layer);
-        for (uint32_t h = 0; h < d->n_kv_heads; h++) {
-            uint16_t *slot = ring + ((size_t)h * d->window_tokens + c->position % d->window_tokens) * d->head_dim;
-            for (uint32_t j = 0; j < d->head_dim; j++) {
-                slot[j] = spl_bf16_from_f32(k[h * d->head_dim + j]);
-                slot[ring_plane(d) + j] = spl_bf16_from_f32(v[h * d->head_dim + j]);
-            }
+    for (uint32_t row = begin; row < end; row++) {
+        spl_kv_store_args a = {.n_rows = 1, .head_end = d->n_kv_heads};
+        uint8_t *ring;
+        if (row < s->n_block_rows) {
+            const spl_segment *seg = &s->batch->segments[s->block_segment[row / SPL_BLOCK_ROWS]];
+            ring = seg->ring;
+            a.position = seg->position + row % SPL_BLOCK_ROWS;
+        } else {
+            const spl_context_row *c = &s->context[row - s->n_block_rows];
+            /* In a run longer than the ring the last row of a slot keeps it, whoever writes first. */
+            uint32_t later = row - s->n_block_rows + spl_draft_ring_pages(s->g) * SPL_PAGE_TOKENS;
+            if (later < s->n_context_rows && s->context[later].ring == c->ring) continue;
+            ring = c->ring;
+            a.position = c->position;
         }
+        a.kv = ring_view(s, op, ring);
+        a.k = spl_rows_at(s, op->in) + (size_t)row * qkv_width(d) + q_width(d);
+        a.v = a.k + d->n_kv_heads * d->head_dim;
+        (s->list->oracle ? s->k.kv_store_f32 : s->k.kv_store_i8)(&a);
     }
 }
 
@@ -132,22 +142,19 @@ static void run_attend(const spl_step *s, const spl_op *op, uint32_t begin, uint
     for (uint32_t unit = begin; unit < end; unit++) {
         uint32_t block = unit / d->n_kv_heads, head = unit % d->n_kv_heads;
         const spl_segment *seg = &s->batch->segments[s->block_segment[block]];
-        const uint16_t *ring = ring_layer(d, seg->ring, op->layer);
-        s->k.draft_attend(
-            &(spl_draft_attend_args){.qkv = spl_rows_at(s, op->in) + (size_t)block * SPL_BLOCK_ROWS * qkv_width(d),
-                                     .qkv_stride = qkv_width(d),
-                                     .ring_k = ring,
-                                     .ring_v = ring + ring_plane(d),
-                                     .y = spl_rows_at(s, op->out) + (size_t)block * SPL_BLOCK_ROWS * q_width(d),
-                                     .scratch = (float *)(void *)(s->scratch + member * s->scratch_bytes),
-                                     .n_q_heads = d->n_q_heads,
-                                     .n_kv_heads = d->n_kv_heads,
-                                     .head_dim = d->head_dim,
-                                     .window = d->window_tokens,
-                                     .position = seg->position,
-                                     .ring_begin = seg->ring_begin,
-                                     .head_begin = head,
-                                     .head_end = head + 1});
+        spl_attend_args a = {.kv = ring_view(s, op, seg->ring),
+                             .q = spl_rows_at(s, op->in) + (size_t)block * SPL_BLOCK_ROWS * qkv_width(d),
+                             .q_stride = qkv_width(d),
+                             .y = spl_rows_at(s, op->out) + (size_t)block * SPL_BLOCK_ROWS * q_width(d),
+                             .n_q_heads = d->n_q_heads,
+                             .position = seg->position,
+                             .n_rows = SPL_BLOCK_ROWS,
+                             .unit_begin = head,
+                             .unit_end = head + 1,
+                             .window = d->window_tokens,
+                             .first = seg->ring_begin,
+                             .scratch = s->scratch + member * s->scratch_bytes};
+        (s->list->oracle ? s->k.attend_f32 : s->k.attend_i8)(&a);
     }
 }
 

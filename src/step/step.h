@@ -34,8 +34,8 @@ typedef struct spl_segment {
     spl_pending *pending;       /* NULL when every row commits at once and none is pending */
     uint32_t n_pending;         /* retained rows of the previous step, 0..8 */
     uint32_t n_commit;          /* n_rows: commit in this run; 0: the rows become pending (n_rows <= 8) */
-    uint16_t *ring;             /* spl_draft_ring_bytes, or NULL: no draft context is kept */
-    uint32_t ring_begin;        /* positions before it are not in the ring */
+    uint8_t *ring;              /* spl_draft_ring_bytes, 64-aligned, or NULL: no draft context is kept */
+    uint32_t ring_begin;        /* positions before it are not in the ring; those of the rows on are scratch */
     float *features;            /* where the tapped rows go, [n_rows][captured_width]; NULL: the arena */
 } spl_segment;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * KV store and causal attention. The int8 path against a double-precision softmax over the values that
- * the stored codes stand for, within the error of 8-bit queries and weights; tiers EXACT against ref in the output
- * and in the bytes of the cache; a row's bits independent of the rows beside it and of how its history was shared. */
+ * KV store and attention, causal or of a block over a window. The int8 path against a double-precision softmax over the
+ * values that the stored codes stand for, within the error of 8-bit queries and weights; tiers EXACT against ref in the
+ * output and in the bytes of the cache; a row's bits independent of the rows beside it and of how its history was
+ * shared. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@
 enum { LAYER_OFFSET = 128 };
 
 typedef struct scene {
-    uint32_t nq, nk, d, n_tokens, n_pages, width;
+    uint32_t nq, nk, d, n_tokens, n_pages, width, q_stride, window, first;
+    bool ring; /* n_pages in a ring; no gates then */
     size_t page_stride;
     uint32_t *page_table;
     float *k, *v, *q, *gate; /* for every position */
@@ -21,25 +23,41 @@ typedef struct scene {
 
 static scene make_scene(kt_random *r, uint32_t nq, uint32_t nk, uint32_t d, uint32_t n_tokens, float sharpness) {
     scene s = {.nq = nq, .nk = nk, .d = d, .n_tokens = n_tokens, .n_pages = (n_tokens + 31) / 32, .width = nk * d};
+    s.q_stride = nq * d + 3;
     s.page_stride = LAYER_OFFSET + nk * spl_kv_block_bytes(d, true) + 64;
     s.page_table = kt_alloc(s.n_pages * sizeof(uint32_t), 0);
     for (uint32_t i = 0; i < s.n_pages; i++) s.page_table[i] = s.n_pages - 1 - i;
     s.k = kt_alloc(n_tokens * s.width * sizeof(float), 4);
     s.v = kt_alloc(n_tokens * s.width * sizeof(float), 4);
-    s.q = kt_alloc((size_t)n_tokens * nq * d * sizeof(float), 4);
+    s.q = kt_alloc((size_t)n_tokens * s.q_stride * sizeof(float), 4);
     s.gate = kt_alloc((size_t)n_tokens * nq * 2 * d * sizeof(float), 4);
     kt_fill_normal(r, s.k, n_tokens * s.width, 1.0f);
     kt_fill_normal(r, s.v, n_tokens * s.width, 1.0f);
-    kt_fill_normal(r, s.q, (size_t)n_tokens * nq * d, sharpness);
+    kt_fill_normal(r, s.q, (size_t)n_tokens * s.q_stride, sharpness);
     kt_fill_normal(r, s.gate, (size_t)n_tokens * nq * 2 * d, 2.0f);
     for (uint32_t t = 0; t < n_tokens; t += 37) memset(s.v + t * s.width, 0, d * sizeof(float));
+    return s;
+}
+/* The last 8 tokens are a block that sees itself and a window of what came before, kept in a ring. */
+static scene make_window(kt_random *r, const uint32_t shape[6], float sharpness) {
+    scene s = make_scene(r, shape[0], shape[1], shape[2], shape[4] + 8, sharpness);
+    s.window = shape[3];
+    s.first = shape[5];
+    s.ring = true;
+    s.n_pages = (s.window + 7 + 31) / 32;
     return s;
 }
 static void free_scene(scene *s) {
     kt_free(s->page_table), kt_free(s->k), kt_free(s->v), kt_free(s->q), kt_free(s->gate);
 }
 static spl_kv_view view_of(const scene *s, uint8_t *pool) {
-    spl_kv_view v = {pool, s->page_table, s->page_stride, LAYER_OFFSET, s->nk, s->d};
+    spl_kv_view v = {.pool = pool,
+                     .page_table = s->ring ? NULL : s->page_table,
+                     .ring_pages = s->n_pages,
+                     .page_stride = s->page_stride,
+                     .layer_offset = LAYER_OFFSET,
+                     .n_kv_heads = s->nk,
+                     .head_dim = s->d};
     return v;
 }
 
@@ -71,8 +89,9 @@ static void attend_units(const spl_kernels *kernels, const scene *s, uint8_t *po
                          uint32_t rows, uint32_t unit_begin, uint32_t unit_end, float *parts, float *y) {
     void *scratch = kt_alloc(spl_attend_scratch_bytes(s->nq, s->nk, s->d), 0);
     spl_attend_args a = {.kv = view_of(s, pool),
-                         .q = s->q + (size_t)position * s->nq * s->d,
-                         .gate = s->gate + (size_t)position * s->nq * 2 * s->d,
+                         .q = s->q + (size_t)position * s->q_stride,
+                         .q_stride = s->q_stride,
+                         .gate = s->ring ? NULL : s->gate + (size_t)position * s->nq * 2 * s->d,
                          .gate_stride = s->nq * 2 * s->d,
                          .y = y,
                          .parts = parts,
@@ -81,6 +100,8 @@ static void attend_units(const spl_kernels *kernels, const scene *s, uint8_t *po
                          .n_rows = rows,
                          .unit_begin = unit_begin,
                          .unit_end = unit_end,
+                         .window = s->window,
+                         .first = s->first,
                          .scratch = scratch};
     (f32 ? kernels->attend_f32 : kernels->attend_i8)(&a);
     assert_true(kt_guards_intact(scratch));
@@ -121,26 +142,32 @@ static void attend_shared(const spl_kernels *kernels, const scene *s, uint8_t *p
     kt_free(parts);
 }
 
+static bool sees(const scene *s, uint32_t position, uint32_t t) {
+    if (!s->window) return t <= position;
+    return t + 8 >= s->n_tokens || (t >= s->first && position - t < s->window);
+}
+
 /* Softmax in double over given keys and values; `k` and `v` are [n_tokens][width]. */
 static double formula(const scene *s, const float *k, const float *v, uint32_t position, uint32_t head, uint32_t dim) {
     uint32_t kv = head / (s->nq / s->nk);
-    const float *q = s->q + ((size_t)position * s->nq + head) * s->d;
+    const float *q = s->q + (size_t)position * s->q_stride + (size_t)head * s->d;
     double top = -INFINITY, sum = 0, acc = 0;
-    double *score = malloc((position + 1) * sizeof(double));
+    double *score = malloc(s->n_tokens * sizeof(double));
     assert_non_null(score);
-    for (uint32_t t = 0; t <= position; t++) {
+    for (uint32_t t = 0; t < s->n_tokens; t++) {
         score[t] = 0;
         for (uint32_t i = 0; i < s->d; i++) score[t] += (double)q[i] * (double)k[t * s->width + kv * s->d + i];
-        score[t] /= sqrt((double)s->d);
+        score[t] = sees(s, position, t) ? score[t] / sqrt((double)s->d) : -INFINITY;
         top = fmax(top, score[t]);
     }
-    for (uint32_t t = 0; t <= position; t++) {
+    for (uint32_t t = 0; t < s->n_tokens; t++) {
         double w = exp(score[t] - top);
         sum += w;
         acc += w * (double)v[t * s->width + kv * s->d + dim];
     }
     free(score);
-    return acc / sum / (1 + exp(-(double)s->gate[((size_t)position * s->nq + head) * 2 * s->d + s->d + dim]));
+    const float *gate = s->gate + ((size_t)position * s->nq + head) * 2 * s->d + s->d;
+    return acc / sum / (s->ring ? 1 : 1 + exp(-(double)gate[dim]));
 }
 
 /* Hadamard transform over the largest power of two that divides the head, from its definition. */
@@ -173,39 +200,56 @@ static float *rounded(const scene *s, const float *x) {
     return y;
 }
 
+static const float sharpness[] = {0.3f, 1.0f, 6.0f};
+
+/* Rows at `position`, `step` and so on against the formula, `rows` at a time. */
+static void compare_scene(scene *s, bool f32, int sharp, uint32_t position, uint32_t rows, uint32_t step,
+                          kt_random *r) {
+    double squares = 0, error = 0;
+    uint8_t *pool = store(kt_ref(), s, f32, r);
+    float *k = f32 ? s->k : rounded(s, s->k), *v = f32 ? s->v : rounded(s, s->v);
+    for (; position + rows <= s->n_tokens; position += step) {
+        float *y = kt_alloc((size_t)rows * s->nq * s->d * sizeof(float), 4);
+        attend(kt_ref(), s, pool, f32, position, rows, y);
+        assert_true(kt_guards_intact(y));
+        for (uint32_t row = 0; row < rows; row++)
+            for (uint32_t h = 0; h < s->nq; h++)
+                for (uint32_t d = 0; d < s->d; d += 5) {
+                    double e = formula(s, k, v, position + row, h, d), found = (double)y[(row * s->nq + h) * s->d + d];
+                    squares += e * e;
+                    error += (found - e) * (found - e);
+                }
+        kt_free(y);
+    }
+    /* an error of a score moves its weight in proportion, and grows with the length of q */
+    double bound = f32 ? 1e-6 : sharp == 2 ? 0.03 : 0.008, relative = sqrt(error / squares);
+    if (getenv("SPL_TEST_PRINT")) printf("%u tokens, sharp %d: relative error %.5f\n", s->n_tokens, sharp, relative);
+    if (relative > bound) fail_msg("relative error %g, bound %g, %u tokens", relative, bound, s->n_tokens);
+    if (!f32) kt_free(k), kt_free(v);
+    kt_free(pool);
+}
+
+static const uint32_t windows[][6] = {/* q, kv, d, window, position, first token that is there */
+                                      {4, 2, 32, 64, 0, 0},      {4, 2, 32, 64, 1, 0},     {4, 2, 32, 64, 63, 0},
+                                      {4, 2, 32, 64, 64, 0},     {4, 2, 32, 64, 70, 0},    {4, 2, 32, 64, 1000, 0},
+                                      {4, 2, 32, 64, 1000, 990}, {8, 2, 128, 96, 300, 0},  {6, 1, 64, 64, 200, 150},
+                                      {5, 1, 48, 64, 77, 76},    {4, 1, 256, 32, 130, 0},  {2, 1, 16, 300, 440, 0},
+                                      {4, 1, 32, 2048, 2500, 0}, {2, 1, 16, 2048, 2047, 9}};
+
 static void compare_with_formula(bool f32) {
     kt_random r = {1};
     static const uint32_t shapes[][4] = {{4, 2, 32, 70},   {6, 1, 64, 33},   {2, 2, 128, 131},
                                          {12, 2, 256, 40}, {2, 1, 16, 2200}, {3, 1, 48, 50}};
     for (size_t i = 0; i < SPL_COUNT(shapes); i++)
         for (int sharp = 0; sharp < 3; sharp++) {
-            scene s = make_scene(&r, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3],
-                                 sharp == 0   ? 0.3f
-                                 : sharp == 1 ? 1.0f
-                                              : 6.0f);
-            double squares = 0, error = 0, worst = 0;
-            uint8_t *pool = store(kt_ref(), &s, f32, &r);
-            float *k = f32 ? s.k : rounded(&s, s.k), *v = f32 ? s.v : rounded(&s, s.v);
-            for (uint32_t position = 0; position < s.n_tokens; position += 1 + s.n_tokens / 7) {
-                float *y = kt_alloc(s.nq * s.d * sizeof(float), 4);
-                attend(kt_ref(), &s, pool, f32, position, 1, y);
-                assert_true(kt_guards_intact(y));
-                for (uint32_t h = 0; h < s.nq; h++)
-                    for (uint32_t d = 0; d < s.d; d += 5) {
-                        double e = formula(&s, k, v, position, h, d), found = (double)y[h * s.d + d];
-                        squares += e * e;
-                        error += (found - e) * (found - e);
-                        worst = fmax(worst, fabs(found - e));
-                    }
-                kt_free(y);
-            }
-            /* an error of a score moves its weight in proportion, and grows with the length of q */
-            double bound = f32 ? 1e-6 : sharp == 2 ? 0.03 : 0.008, relative = sqrt(error / squares);
-            if (getenv("SPL_TEST_PRINT"))
-                printf("shape %zu sharp %d: relative error %.5f, worst %.6f\n", i, sharp, relative, worst);
-            if (relative > bound) fail_msg("relative error %g, bound %g, shape %zu", relative, bound, i);
-            if (!f32) kt_free(k), kt_free(v);
-            kt_free(pool);
+            scene s = make_scene(&r, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], sharpness[sharp]);
+            compare_scene(&s, f32, sharp, 0, 1, 1 + s.n_tokens / 7, &r);
+            free_scene(&s);
+        }
+    for (size_t i = 0; i < SPL_COUNT(windows); i++)
+        for (int sharp = 0; sharp < 3; sharp++) {
+            scene s = make_window(&r, windows[i], sharpness[sharp]);
+            compare_scene(&s, f32, sharp, s.n_tokens - 8, 8, 8, &r);
             free_scene(&s);
         }
 }
@@ -281,11 +325,57 @@ static void every_tier_equals_ref(void **state) {
     compare_tiers(&r, 2, 1, 32, 60, 4, 1e-36f);
 }
 
+/* A block over its window, its ring stored and its heads computed by every tier. */
+static void compare_window(kt_random *r, const uint32_t shape[6], float sharp) {
+    scene s = make_window(r, shape, sharp);
+    uint32_t position = s.n_tokens - 8;
+    size_t n = (size_t)8 * s.nq * s.d;
+    for (int f32 = 0; f32 < 2; f32++) {
+        uint8_t *pool = store(kt_ref(), &s, f32, r);
+        float *expected = kt_alloc(n * sizeof(float), 4), *found = kt_alloc(n * sizeof(float), 4);
+        attend(kt_ref(), &s, pool, f32, position, 8, expected);
+        for (size_t t = 0; kt_table(t); t++) {
+            const spl_kernels *k = &kt_table(t)->kernels;
+            uint8_t *own = store(k, &s, f32, r);
+            assert_true(memcmp(own, pool, s.n_pages * s.page_stride) == 0);
+            uint32_t cut = kt_below(r, s.nk + 1);
+            memset(found, 0, n * sizeof(float));
+            attend_units(k, &s, own, f32, position, 8, cut, s.nk, NULL, found);
+            attend_units(k, &s, own, f32, position, 8, 0, cut, NULL, found);
+            assert_true(kt_guards_intact(found));
+            char what[96];
+            snprintf(what, sizeof what, "%s window %u at %u", kt_table(t)->name, s.window, position);
+            kt_assert_same(what, expected, found, n);
+            kt_free(own);
+        }
+        kt_free(expected), kt_free(found), kt_free(pool);
+    }
+    free_scene(&s);
+}
+
+static void every_tier_equals_ref_in_windows(void **state) {
+    (void)state;
+    kt_random r = {4};
+    for (size_t i = 0; i < SPL_COUNT(windows); i++) compare_window(&r, windows[i], 1.0f);
+    for (int i = 0; i < 40; i++) {
+        uint32_t window = 1 + kt_below(&r, 300), position = kt_below(&r, 700);
+        uint32_t first = kt_below(&r, 4) ? 0 : kt_below(&r, position + 1);
+        uint32_t shape[6] = {2 * (1 + kt_below(&r, 4)), 2, 16 * (1 + kt_below(&r, 8)), window, position, first};
+        compare_window(&r, shape, 3.0f);
+    }
+    /* the window's first tokens in another split than its last row's, and a block on both sides of one */
+    uint32_t edges[][6] = {{2, 1, 16, 64, SPL_ATTEND_SPLIT + 60, 0}, {2, 1, 16, 64, 2 * SPL_ATTEND_SPLIT - 3, 0}};
+    for (size_t i = 0; i < SPL_COUNT(edges); i++) compare_window(&r, edges[i], 1.0f);
+    uint32_t zero[6] = {2, 1, 16, 200, 300, 0};
+    compare_window(&r, zero, 0.0f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(int8_follows_the_formula),
         cmocka_unit_test(oracle_follows_the_formula),
         cmocka_unit_test(every_tier_equals_ref),
+        cmocka_unit_test(every_tier_equals_ref_in_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,8 @@
  *   script   u32 P, N; f32 temperature; u32 prompt[P]; N of { u32 anchor, rows, retained; f64 uniforms[16] }
  *   output   SCRIPT.out: N of { u32 position, tokens[8], n_q[7], result[8], result_retained;
  *            f32 hidden[8][H], selector[8][rank]; u32 candidates[8][16]; f32 scores[8][16], q[7][16];
- *            f32 features[8][taps * H]; u16 ring[layers][k, v][heads][window][dim] }
+ *            f32 features[8][taps * H]; f32 ring[layers][k, v][heads][window][dim] }
+ * The ring is what the lane's pages stand for, position p in slot p % window.
  * All of a step's regions survive the target pass but the draft's logits, whose room the target's take: of them the
  * best 16 per row are left (scores). Row 0 has no candidates. */
 #include <stdio.h>
@@ -32,7 +33,7 @@ typedef struct play {
     const char *steps;
     spl_page_table table;
     float *cell, *features;
-    uint16_t *ring;
+    uint8_t *ring;
     void *pending_memory;
     spl_pending pending;
     FILE *out;
@@ -47,6 +48,7 @@ typedef struct rig {
     spl_page_pool pool;
     play lanes[SPL_MAX_LANES];
     uint32_t n_lanes, chunk;
+    bool oracle;
 } rig;
 
 static spl_status load_script(play *p, const char *path, spl_error *err) {
@@ -82,7 +84,7 @@ static spl_status play_open(rig *r, play *p, const char *path, spl_error *err) {
     if (st != SPL_OK) return st;
     uint32_t n_layers = spl_package_n_layers(r->package);
     p->cell = zeroed(spl_state_cell_bytes(r->g, n_layers));
-    p->ring = zeroed(spl_draft_ring_bytes(r->g));
+    p->ring = zeroed(spl_draft_ring_bytes(r->g, r->oracle));
     p->features = zeroed(spl_step_decode_list(r->step)->captured_width * SPL_BLOCK_ROWS * sizeof(float));
     p->pending_memory = zeroed(spl_pending_bytes(r->g, n_layers));
     if (!p->cell || !p->ring || !p->features || !p->pending_memory)
@@ -93,8 +95,7 @@ static spl_status play_open(rig *r, play *p, const char *path, spl_error *err) {
     return p->out ? SPL_OK : spl_fail(err, SPL_E_IO, "cannot create '%s'", name);
 }
 
-static spl_status rig_open(rig *r, const char *package, bool oracle, uint32_t n_threads, char **scripts,
-                           spl_error *err) {
+static spl_status rig_open(rig *r, const char *package, uint32_t n_threads, char **scripts, spl_error *err) {
     enum { N_PAGES = 256 };
     spl_status st = spl_package_open(&r->package, package, SPL_CHECK_FULL, err);
     if (st != SPL_OK) return st;
@@ -110,10 +111,10 @@ static spl_status rig_open(rig *r, const char *package, bool oracle, uint32_t n_
                               .max_logit_rows = 1,
                               .decode = true,
                               .draft = true,
-                              .oracle = oracle};
+                              .oracle = r->oracle};
     if (st == SPL_OK) st = spl_step_create(&r->step, &config, err);
     if (st == SPL_OK)
-        st = spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, spl_package_n_layers(r->package), oracle), N_PAGES,
+        st = spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, spl_package_n_layers(r->package), r->oracle), N_PAGES,
                                 err);
     for (uint32_t i = 0; i < r->n_lanes && st == SPL_OK; i++) st = play_open(r, &r->lanes[i], scripts[i], err);
     return st;
@@ -158,6 +159,57 @@ static spl_status prefill(rig *r, play *p, spl_error *err) {
     return st;
 }
 
+static bool odd_bits(uint32_t x) {
+    x ^= x >> 4;
+    x ^= x >> 2;
+    return ((x ^ x >> 1) & 1) != 0;
+}
+
+/* The k (plane 0) or v (plane 1) that a block of the ring holds of a token: fp32 rows, or codes of the Hadamard
+ * transform with one scale a token: k by fours of dims, v by fours of tokens. */
+static void read_token(const uint8_t *block, bool oracle, uint32_t d, uint32_t plane, uint32_t token, float *x) {
+    const float *scales = (const float *)(const void *)(block + 2 * (size_t)SPL_PAGE_TOKENS * d);
+    if (oracle) {
+        memcpy(x, block + (size_t)(plane * SPL_PAGE_TOKENS + token) * d * sizeof(float), d * sizeof(float));
+        return;
+    }
+    float codes[SPL_MAX_HEAD_DIM], scale = scales[plane * SPL_PAGE_TOKENS + token];
+    for (uint32_t i = 0; i < d; i++) {
+        uint32_t k = (i / 4 * SPL_PAGE_TOKENS + token) * 4 + i % 4, v = (token / 4 * d + i) * 4 + token % 4;
+        codes[i] = plane == 0 ? (float)(block[k] - 128) : (float)(int8_t)block[(size_t)SPL_PAGE_TOKENS * d + v];
+    }
+    uint32_t transformed = d & (0u - d);
+    for (uint32_t i = 0; i < d; i++) {
+        x[i] = 0;
+        for (uint32_t j = 0; j < transformed; j++) {
+            float code = codes[i / transformed * transformed + j];
+            x[i] += odd_bits(i % transformed & j) ? -code : code;
+        }
+        x[i] *= scale / (float)transformed;
+    }
+}
+
+static spl_status dump_ring(const rig *r, const play *p, spl_error *err) {
+    const spl_draft_geometry *d = r->g->draft;
+    uint32_t n_pages = spl_draft_ring_pages(r->g);
+    size_t block_bytes = spl_kv_block_bytes(d->head_dim, r->oracle), n = (size_t)d->window_tokens * d->head_dim;
+    float *plane = calloc(n, sizeof *plane);
+    if (!plane) return spl_fail(err, SPL_E_NOMEM, "no memory for the ring");
+    bool good = true;
+    for (uint32_t i = 0; i < d->n_layers * 2 * d->n_kv_heads; i++) {
+        uint32_t layer = i / (2 * d->n_kv_heads), half = i / d->n_kv_heads % 2, head = i % d->n_kv_heads;
+        uint32_t first = p->position > d->window_tokens ? p->position - d->window_tokens : 0;
+        for (uint32_t at = first; at < p->position; at++) {
+            size_t page = (size_t)layer * n_pages + at / SPL_PAGE_TOKENS % n_pages;
+            read_token(p->ring + (page * d->n_kv_heads + head) * block_bytes, r->oracle, d->head_dim, half,
+                       at % SPL_PAGE_TOKENS, plane + (size_t)(at % d->window_tokens) * d->head_dim);
+        }
+        good = good && fwrite(plane, sizeof *plane, n, p->out) == n;
+    }
+    free(plane);
+    return good ? SPL_OK : spl_fail(err, SPL_E_IO, "cannot write the output file");
+}
+
 /* What the i-th lane's block left behind. */
 static spl_status dump(const rig *r, uint32_t i, uint32_t row_begin, const spl_decode_lane *lane, spl_error *err) {
     const spl_draft_geometry *d = r->g->draft;
@@ -186,13 +238,12 @@ static spl_status dump(const rig *r, uint32_t i, uint32_t row_begin, const spl_d
         {arena + l->draft_scores + row * d->selector_top_k * 4, (size_t)8 * d->selector_top_k * 4},
         {q, sizeof q},
         {p->features, (size_t)8 * l->captured_width * 4},
-        {p->ring, (size_t)spl_draft_ring_bytes(r->g)},
     };
     for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++) {
         if (fwrite(parts[j].from, 1, parts[j].n_bytes, p->out) != parts[j].n_bytes)
             return spl_fail(err, SPL_E_IO, "cannot write the output file");
     }
-    return SPL_OK;
+    return dump_ring(r, p, err);
 }
 
 static spl_status run_step(rig *r, uint32_t at, spl_error *err) {
@@ -248,8 +299,8 @@ static spl_status run_step(rig *r, uint32_t at, spl_error *err) {
 
 static spl_status run(const char *package, bool oracle, uint32_t chunk, uint32_t n_threads, char **scripts,
                       uint32_t n_scripts, spl_error *err) {
-    rig r = {.n_lanes = n_scripts, .chunk = chunk};
-    spl_status st = rig_open(&r, package, oracle, n_threads, scripts, err);
+    rig r = {.n_lanes = n_scripts, .chunk = chunk, .oracle = oracle};
+    spl_status st = rig_open(&r, package, n_threads, scripts, err);
     for (uint32_t i = 0; i < n_scripts && st == SPL_OK; i++) {
         if (r.lanes[i].n_steps != r.lanes[0].n_steps)
             st = spl_fail(err, SPL_E_INVALID, "'%s' has another number of steps", scripts[i]);

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random DFlash 2 drafts, decode steps played by draft_tool, and the same steps by the PyTorch draft.
 
-The draft is train/dflash2.py as it stands, in double and on the package's own weights. The engine keeps context
-keys and values as bf16, and a number near the middle of two bf16 numbers may go either way; so the ring is compared
-by itself (Reference.block returns what it should hold), and the block is computed over what the ring holds."""
+The draft is train/dflash2.py as it stands, in double and on the package's own weights. Outside the oracle tier the
+engine keeps context keys and values as int8; the ring is then compared by itself (Reference.block returns what it
+should hold), and the block is computed over what the ring holds."""
 
 import importlib.util
 import struct
@@ -100,7 +100,7 @@ def _record(g):
             ("scores", "<f4", (BLOCK, CANDIDATES)),
             ("q", "<f4", (BLOCK - 1, CANDIDATES)),
             ("features", "<f4", (BLOCK, width)),
-            ("ring", "<u2", (g.layers, 2, g.kv_heads, g.window, g.head_dim)),
+            ("ring", "<f4", (g.layers, 2, g.kv_heads, g.window, g.head_dim)),
         ]
     )
 
@@ -144,10 +144,6 @@ class Model:
 
     def tokens(self, n, seed=5):
         return np.random.default_rng(seed).integers(0, self.config["vocab_size"], n)
-
-
-def bf16(patterns):
-    return (patterns.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 @dataclass

@@ -91,7 +91,7 @@ static void rig_open(rig *r) {
         assert_int_equal(spl_page_table_init(&r->tables[i], CONTEXT, &err), SPL_OK);
         assert_int_equal(spl_page_table_grow(&r->tables[i], &r->pool, CONTEXT, &err), SPL_OK);
         w[CELLS] = watch((size_t)spl_state_cell_bytes(r->g, 0));
-        w[RINGS] = watch((size_t)spl_draft_ring_bytes(r->g));
+        w[RINGS] = watch((size_t)spl_draft_ring_bytes(r->g, false));
         w[FEATURES] = watch(SPL_BLOCK_ROWS * (size_t)r->g->draft->n_capture * r->g->hidden * sizeof(float));
         w[PENDING] = watch((size_t)spl_pending_bytes(r->g, r->g->n_layers));
         spl_pending_place(&r->pending[i], w[PENDING].memory, r->g, r->g->n_layers);
@@ -128,7 +128,7 @@ static void sound(run_case *c, rig *r) {
                                        .cell = (float *)(void *)w[CELLS].memory,
                                        .pending = &r->pending[i],
                                        .n_pending = N_RETAINED,
-                                       .ring = (uint16_t *)(void *)w[RINGS].memory,
+                                       .ring = w[RINGS].memory,
                                        .features = (float *)(void *)w[FEATURES].memory};
         c->lanes[i] = (spl_decode_lane){.drafts = true,
                                         .context = (const float *)(const void *)w[FEATURES].memory,

@@ -71,8 +71,27 @@ static inline float spl_head_scale(const float *x, uint32_t n, float top, float 
 }
 
 static inline uint8_t *spl_kv_block(const spl_kv_view *kv, uint32_t page, uint32_t head, bool f32) {
-    return kv->pool + kv->page_table[page] * kv->page_stride + kv->layer_offset +
-           head * spl_kv_block_bytes(kv->head_dim, f32);
+    uint32_t place = kv->page_table ? kv->page_table[page] : page % kv->ring_pages;
+    return kv->pool + place * kv->page_stride + kv->layer_offset + head * spl_kv_block_bytes(kv->head_dim, f32);
+}
+
+/* Row `row` sees tokens [begin, end). */
+static inline uint32_t spl_attend_begin(const spl_attend_args *a, uint32_t row) {
+    uint32_t position = a->position + row;
+    if (a->window == 0) return 0;
+    return position + 1 > a->window + a->first ? position + 1 - a->window : a->first;
+}
+static inline uint32_t spl_attend_end(const spl_attend_args *a, uint32_t row) {
+    return a->position + (a->window ? a->n_rows : row + 1);
+}
+/* Splits from this one on count: what lies before it no row sees. */
+static inline uint32_t spl_attend_first_split(const spl_attend_args *a) {
+    return spl_attend_begin(a, 0) / SPL_ATTEND_SPLIT;
+}
+/* Where the tiles of a split begin. */
+static inline uint32_t spl_attend_split_begin(const spl_attend_args *a, uint32_t split) {
+    uint32_t begin = split * SPL_ATTEND_SPLIT, seen = spl_attend_begin(a, 0) / SPL_ATTEND_TILE * SPL_ATTEND_TILE;
+    return seen > begin ? seen : begin;
 }
 static inline float *spl_kv_scales(uint8_t *block, uint32_t head_dim) {
     return (float *)(void *)(block + 2 * (size_t)SPL_PAGE_TOKENS * head_dim);
@@ -136,12 +155,12 @@ static inline void spl_part_add_values(float *part, uint8_t *block, const float 
     }
 }
 
-/* Adds the first n tokens of the tile that begins at `token`. */
-static inline void spl_part_add_tile(float *part, const spl_kv_view *kv, uint32_t kv_head, uint32_t token, uint32_t n,
-                                     const int8_t *q, float q_scale) {
+/* Adds tokens [skip, n) of the tile that begins at `token`. */
+static inline void spl_part_add_tile(float *part, const spl_kv_view *kv, uint32_t kv_head, uint32_t token,
+                                     uint32_t skip, uint32_t n, const int8_t *q, float q_scale) {
     uint32_t d = kv->head_dim, n_pages = (n + SPL_PAGE_TOKENS - 1) / SPL_PAGE_TOKENS;
     float s[SPL_ATTEND_TILE], e[SPL_ATTEND_TILE], best = -INFINITY;
-    for (uint32_t t = 0; t < n; t++) {
+    for (uint32_t t = skip; t < n; t++) {
         uint8_t *block = spl_kv_block(kv, (token + t) / SPL_PAGE_TOKENS, kv_head, false);
         const uint8_t *k = block + 4 * (t % SPL_PAGE_TOKENS);
         int32_t dot = 0;
@@ -151,7 +170,8 @@ static inline void spl_part_add_tile(float *part, const spl_kv_view *kv, uint32_
     }
     best = best * q_scale;
     float top = best > part[0] ? best : part[0], f = spl_exp2_down(part[0] - top), *acc = spl_part_acc(part);
-    for (uint32_t t = 0; t < SPL_ATTEND_TILE; t++) e[t] = t < n ? spl_exp2_down(fmaf(s[t], q_scale, -top)) : 0.0f;
+    for (uint32_t t = 0; t < SPL_ATTEND_TILE; t++)
+        e[t] = t >= skip && t < n ? spl_exp2_down(fmaf(s[t], q_scale, -top)) : 0.0f;
     part[0] = top;
     part[1] = part[1] * f + spl_lane_sum(e, SPL_ATTEND_TILE);
     for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * f;
@@ -169,11 +189,16 @@ static inline void spl_part_merge(float *total, const float *part, uint32_t d) {
     for (uint32_t i = 16; i < d + 16; i++) total[i] = total[i] * f + part[i] * g;
 }
 
-/* y = (transform(acc) * (1 / (block * sum))) * sigmoid(gate); acc is used up. */
+/* y = (transform(acc) * (1 / (block * sum))) * sigmoid(gate), the gate of a row and head where there are gates; acc is
+ * used up. */
+static inline const float *spl_attend_gate(const spl_attend_args *a, uint32_t row, uint32_t head) {
+    return a->gate ? a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * a->kv.head_dim : NULL;
+}
 static inline void spl_part_finish(float *total, const float *gate, uint32_t d, float *y) {
     float inverse = 1.0f / total[1] * (1.0f / (float)spl_hadamard_block(d)), *acc = spl_part_acc(total);
     spl_hadamard(acc, d);
-    for (uint32_t i = 0; i < d; i++) y[i] = (acc[i] * inverse) * spl_sigmoid(gate[i]);
+    for (uint32_t i = 0; i < d; i++) y[i] = acc[i] * inverse;
+    for (uint32_t i = 0; gate && i < d; i++) y[i] = y[i] * spl_sigmoid(gate[i]);
 }
 
 typedef struct spl_attend_query {
@@ -185,7 +210,7 @@ static inline spl_attend_query spl_attend_query_of(const spl_attend_args *a, uin
     uint32_t d = a->kv.head_dim;
     spl_attend_query query;
     float q[SPL_MAX_HEAD_DIM], inverse;
-    memcpy(q, a->q + ((size_t)row * a->n_q_heads + head) * d, d * sizeof(float));
+    memcpy(q, a->q + row * a->q_stride + (size_t)head * d, d * sizeof(float));
     spl_hadamard(q, d);
     query.scale = spl_score_scale(spl_head_scale(q, d, 127.0f, &inverse), d);
     for (uint32_t i = 0; i < d; i++) query.code[i] = (int8_t)spl_round_i32(q[i] * inverse);
@@ -195,12 +220,12 @@ static inline spl_attend_query spl_attend_query_of(const spl_attend_args *a, uin
 /* What one query head of one row sees of split `split`. */
 static inline void spl_attend_split_i8(float *part, const spl_attend_args *a, uint32_t row, uint32_t kv_head,
                                        const spl_attend_query *q, uint32_t split) {
-    uint32_t begin = split * SPL_ATTEND_SPLIT, end = a->position + row + 1;
-    if (end - begin > SPL_ATTEND_SPLIT) end = begin + SPL_ATTEND_SPLIT;
+    uint32_t seen = spl_attend_begin(a, row), end = spl_attend_end(a, row);
+    if (end - split * SPL_ATTEND_SPLIT > SPL_ATTEND_SPLIT) end = (split + 1) * SPL_ATTEND_SPLIT;
     spl_part_clear(part, a->kv.head_dim);
-    for (uint32_t t = begin; t < end; t += SPL_ATTEND_TILE)
-        spl_part_add_tile(part, &a->kv, kv_head, t, end - t < SPL_ATTEND_TILE ? end - t : SPL_ATTEND_TILE, q->code,
-                          q->scale);
+    for (uint32_t t = spl_attend_split_begin(a, split); t < end; t += SPL_ATTEND_TILE)
+        spl_part_add_tile(part, &a->kv, kv_head, t, seen > t ? seen - t : 0,
+                          end - t < SPL_ATTEND_TILE ? end - t : SPL_ATTEND_TILE, q->code, q->scale);
 }
 
 static inline float *spl_attend_part_at(const spl_attend_args *a, uint32_t row, uint32_t head, uint32_t split) {
@@ -209,16 +234,16 @@ static inline float *spl_attend_part_at(const spl_attend_args *a, uint32_t row, 
 }
 
 static inline void spl_attend_head_i8(const spl_attend_args *a, uint32_t row, uint32_t kv_head, uint32_t head) {
-    uint32_t d = a->kv.head_dim, n_splits = spl_attend_splits(a->position + row, 1);
+    uint32_t d = a->kv.head_dim, first = spl_attend_first_split(a);
+    uint32_t n_splits = spl_attend_splits(spl_attend_end(a, row) - 1, 1);
     float total[SPL_ATTEND_PART_FLOATS(SPL_MAX_HEAD_DIM)], part[SPL_ATTEND_PART_FLOATS(SPL_MAX_HEAD_DIM)];
     spl_attend_query q = spl_attend_query_of(a, row, head);
-    spl_attend_split_i8(total, a, row, kv_head, &q, 0);
-    for (uint32_t split = 1; split < n_splits; split++) {
+    spl_attend_split_i8(total, a, row, kv_head, &q, first);
+    for (uint32_t split = first + 1; split < n_splits; split++) {
         spl_attend_split_i8(part, a, row, kv_head, &q, split);
         spl_part_merge(total, part, d);
     }
-    spl_part_finish(total, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d,
-                    a->y + ((size_t)row * a->n_q_heads + head) * d);
+    spl_part_finish(total, spl_attend_gate(a, row, head), d, a->y + ((size_t)row * a->n_q_heads + head) * d);
 }
 
 /* A unit of work in parts. */
@@ -263,7 +288,7 @@ static void spl_body_attend_merge(const spl_attend_args *a) {
         float *total = spl_attend_part_at(a, row, head, 0), *part = total;
         for (uint32_t split = 1; split < spl_attend_splits(a->position + row, 1); split++)
             spl_part_merge(total, part += SPL_ATTEND_PART_FLOATS(d), d);
-        spl_part_finish(total, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d, a->y + (size_t)unit * d);
+        spl_part_finish(total, spl_attend_gate(a, row, head), d, a->y + (size_t)unit * d);
     }
 }
 
@@ -282,12 +307,11 @@ static void spl_body_kv_store_f32(const spl_kv_store_args *a) {
 
 /* Oracle: running maximum token by token, everything in double. */
 static inline void spl_attend_head_f32(const spl_attend_args *a, uint32_t row, uint32_t kv_head, uint32_t head) {
-    uint32_t d = a->kv.head_dim, n_tokens = a->position + row + 1;
-    const float *q = a->q + ((size_t)row * a->n_q_heads + head) * d;
-    const float *gate = a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d;
+    uint32_t d = a->kv.head_dim, n_tokens = spl_attend_end(a, row);
+    const float *q = a->q + row * a->q_stride + (size_t)head * d, *gate = spl_attend_gate(a, row, head);
     float *y = a->y + ((size_t)row * a->n_q_heads + head) * d;
     double acc[SPL_MAX_HEAD_DIM] = {0}, top = -INFINITY, sum = 0.0, scale = 1.0 / sqrt((double)d);
-    for (uint32_t t = 0; t < n_tokens; t++) {
+    for (uint32_t t = spl_attend_begin(a, row); t < n_tokens; t++) {
         const float *block = (const float *)(const void *)spl_kv_block(&a->kv, t / SPL_PAGE_TOKENS, kv_head, true);
         const float *k = block + (size_t)(t % SPL_PAGE_TOKENS) * d, *v = k + (size_t)SPL_PAGE_TOKENS * d;
         double s = 0.0;
@@ -298,7 +322,7 @@ static inline void spl_attend_head_f32(const spl_attend_args *a, uint32_t row, u
         for (uint32_t i = 0; i < d; i++) acc[i] = acc[i] * f + w * (double)v[i];
         top = higher;
     }
-    for (uint32_t i = 0; i < d; i++) y[i] = (float)(acc[i] / sum / (1.0 + exp(-(double)gate[i])));
+    for (uint32_t i = 0; i < d; i++) y[i] = (float)(acc[i] / sum / (gate ? 1.0 + exp(-(double)gate[i]) : 1.0));
 }
 
 static void spl_body_attend_f32(const spl_attend_args *a) {

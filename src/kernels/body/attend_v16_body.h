@@ -78,7 +78,7 @@ static void attend_prepare_queries(const attend_block *b) {
     uint32_t d = a->kv.head_dim;
     for (uint32_t v = 0; v < b->n_vectors; v++) {
         float q[SPL_MAX_HEAD_DIM];
-        memcpy(q, a->q + ((size_t)attend_row(b, v) * a->n_q_heads + attend_head(b, v)) * d, d * sizeof(float));
+        memcpy(q, a->q + attend_row(b, v) * a->q_stride + attend_head(b, v) * (size_t)d, d * sizeof(float));
         v16_hadamard(q, d);
         v16 top = v16_set1(0.0f);
         v16i sum = v16i_set1(0);
@@ -96,18 +96,27 @@ static void attend_prepare_queries(const attend_block *b) {
     }
 }
 
-/* Softmax of one vector and tile, of which the first n tokens count (all of them when `whole`), in three stages, so
+/* Tokens of a tile that a vector sees. */
+typedef struct attend_span {
+    uint32_t begin, end;
+} attend_span;
+static SPL_ALWAYS_INLINE v16 attend_mask(attend_span n, uint32_t at, v16 x, v16 other) {
+    v16m before = v16_first(n.begin > at ? n.begin - at : 0), seen = v16_first(n.end > at ? n.end - at : 0);
+    return v16_select(before, other, v16_select(seen, x, other));
+}
+
+/* Softmax of one vector and tile, of which the tokens of n count (all of them when `whole`), in three stages, so
  * that the chains of several vectors overlap. */
 
 /* Scores before the query's scale; returns their maximum, lane by lane. */
 static SPL_ALWAYS_INLINE v16 attend_maximum(const attend_vector *x, const spl_attend_tile *tile, const int32_t *dot,
-                                            uint32_t d, uint32_t n, const bool whole, float *s) {
+                                            uint32_t d, attend_span n, const bool whole, float *s) {
     v16 best = v16_set1(-INFINITY), none = best;
     for (uint32_t i = 0; i < (whole ? ATTEND_TILE_VECTORS : 2 * tile->n_pages); i++) {
         const float *scales = spl_kv_scales(tile->block[i / 2], d) + 16 * (i % 2);
         v16 score = v16_mul(v16_from_i32(v16i_sub(v16i_load(dot + 16 * i), v16i_set1(x->offset))), v16_load(scales));
         v16_store(s + 16 * i, score);
-        if (!whole) score = v16_select(v16_first(n > 16 * i ? n - 16 * i : 0), score, none);
+        if (!whole) score = attend_mask(n, 16 * i, score, none);
         best = v16_max(score, best);
     }
     return best;
@@ -122,7 +131,7 @@ static SPL_ALWAYS_INLINE float attend_raise(const attend_vector *x, float *part,
 
 /* Weights times V scales, the sum of weights, and the largest of every page. */
 static SPL_ALWAYS_INLINE void attend_weigh(const attend_vector *x, float *part, const spl_attend_tile *tile, uint32_t d,
-                                           uint32_t n, const bool whole, float factor, float *s,
+                                           attend_span n, const bool whole, float factor, float *s,
                                            float amax[ATTEND_TILE_PAGES]) {
     v16 q_scale = v16_set1(x->q_scale), minus_top = v16_set1(-part[0]), zero = v16_set1(0.0f), sum = zero;
     v16 most[ATTEND_TILE_PAGES] = {zero, zero, zero, zero};
@@ -132,11 +141,10 @@ static SPL_ALWAYS_INLINE void attend_weigh(const attend_vector *x, float *part, 
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t at = 32 * p + 16 * half;
             v16 e = v16_exp2_down(v16_fma(v16_load(s + at), q_scale, minus_top));
-            v16m seen = v16_first(n > at ? n - at : 0);
-            if (!whole) e = v16_select(seen, e, zero);
+            if (!whole) e = attend_mask(n, at, e, zero);
             sum = v16_add(sum, e);
             w[half] = v16_mul(e, v16_load(scales + 16 * half));
-            if (!whole) w[half] = v16_select(seen, w[half], zero);
+            if (!whole) w[half] = attend_mask(n, at, w[half], zero);
             v16_store(s + at, w[half]);
         }
         most[p] = v16_max(w[0], w[1]);
@@ -164,12 +172,13 @@ static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_at
     float factor[ATTEND_Q_BLOCK], w_scale[ATTEND_Q_BLOCK][ATTEND_TILE_PAGES];
     float *part = b->part + first * b->stride;
     const attend_vector *x = b->vector + first;
-    /* vectors before this see only the first tokens of the tile */
-    uint32_t n_seen[ATTEND_Q_BLOCK];
+    attend_span n_seen[ATTEND_Q_BLOCK], every = {0, SPL_ATTEND_TILE};
     bool all_whole = true;
     for (uint32_t i = 0; i < (uint32_t)n_q; i++) {
-        n_seen[i] = b->a->position + attend_row(b, first + i) + 1 - tile->token;
-        all_whole = all_whole && n_seen[i] >= SPL_ATTEND_TILE;
+        uint32_t begin = spl_attend_begin(b->a, attend_row(b, first + i));
+        n_seen[i].begin = begin > tile->token ? begin - tile->token : 0;
+        n_seen[i].end = spl_attend_end(b->a, attend_row(b, first + i)) - tile->token;
+        all_whole = all_whole && n_seen[i].begin == 0 && n_seen[i].end >= SPL_ATTEND_TILE;
     }
     const uint8_t *q = b->q + ATTEND_CODE_BYTES * (size_t)first * d;
     for (uint32_t p = 0; p < tile->n_pages; p++)
@@ -177,7 +186,7 @@ static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_at
     v16 best[(ATTEND_Q_BLOCK + 3) / 4 * 4];
     float top[(ATTEND_Q_BLOCK + 3) / 4 * 4];
     for (int i = 0; i < n_q; i++)
-        best[i] = all_whole ? attend_maximum(&x[i], tile, dot[i], d, 0, true, s[i])
+        best[i] = all_whole ? attend_maximum(&x[i], tile, dot[i], d, every, true, s[i])
                             : attend_maximum(&x[i], tile, dot[i], d, n_seen[i], false, s[i]);
     for (int i = n_q; i < (n_q + 3) / 4 * 4; i++) best[i] = best[0];
     for (int i = 0; i < n_q; i += 4) v16_top_4(best + i, top + i);
@@ -185,7 +194,7 @@ static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_at
     for (int i = 0; i < n_q; i++) {
         float *own = part + (size_t)i * b->stride;
         if (all_whole)
-            attend_weigh(&x[i], own, tile, d, 0, true, factor[i], s[i], w_scale[i]);
+            attend_weigh(&x[i], own, tile, d, every, true, factor[i], s[i], w_scale[i]);
         else
             attend_weigh(&x[i], own, tile, d, n_seen[i], false, factor[i], s[i], w_scale[i]);
     }
@@ -229,18 +238,24 @@ static void attend_look_ahead(spl_attend_tile *tile, const attend_block *b, uint
     }
 }
 
+/* The first vector whose row sees `token` or later tokens. */
+static uint32_t attend_first_vector(const attend_block *b, uint32_t token) {
+    uint32_t row0 = b->a->position + b->row_begin;
+    return token > row0 && !b->a->window ? (token - row0) * b->group : 0;
+}
+
 /* Partial results of a split, to b->part; rows whose history ends before it are left out. Returns the first vector. */
 static uint32_t attend_run_split(const attend_block *b, uint32_t split) {
     const spl_attend_args *a = b->a;
     uint32_t d = a->kv.head_dim, row0 = a->position + b->row_begin, n_tokens = row0 + b->n_rows;
     uint32_t begin = split * SPL_ATTEND_SPLIT;
     uint32_t end = n_tokens - begin < SPL_ATTEND_SPLIT ? n_tokens : begin + SPL_ATTEND_SPLIT;
-    uint32_t split_first = begin > row0 ? (begin - row0) * b->group : 0;
+    uint32_t split_first = attend_first_vector(b, begin);
     for (uint32_t v = split_first; v < b->n_vectors; v++) spl_part_clear(b->part + v * b->stride, d);
-    for (uint32_t token = begin; token < end; token += SPL_ATTEND_TILE) {
+    for (uint32_t token = spl_attend_split_begin(a, split); token < end; token += SPL_ATTEND_TILE) {
         spl_attend_tile tile;
         attend_find_tile(&tile, b, token, n_tokens);
-        uint32_t v = token > row0 ? (token - row0) * b->group : 0;
+        uint32_t v = attend_first_vector(b, token);
         uint32_t n_blocks = (b->n_vectors - v + ATTEND_Q_BLOCK - 1) / ATTEND_Q_BLOCK;
         for (uint32_t i = 0; v < b->n_vectors; i++) {
             uint32_t left = b->n_vectors - v;
@@ -278,24 +293,27 @@ static SPL_ALWAYS_INLINE void v16_part_finish(float *total, const float *gate, u
     v16 inverse = v16_set1(1.0f / total[1] * (1.0f / (float)spl_hadamard_block(d)));
     float *acc = spl_part_acc(total);
     v16_hadamard(acc, d);
-    for (uint32_t i = 0; i < d; i += 16)
-        v16_store(y + i, v16_mul(v16_mul(v16_load(acc + i), inverse), v16_sigmoid(v16_load(gate + i))));
+    for (uint32_t i = 0; i < d; i += 16) {
+        v16 mean = v16_mul(v16_load(acc + i), inverse);
+        v16_store(y + i, gate ? v16_mul(mean, v16_sigmoid(v16_load(gate + i))) : mean);
+    }
 }
 
 /* Whole histories: all splits one after the other, then y. */
 static void attend_run_whole(attend_block *b) {
     const spl_attend_args *a = b->a;
     uint32_t d = a->kv.head_dim, n_splits = spl_attend_splits(a->position + b->row_begin, b->n_rows);
+    uint32_t first = spl_attend_first_split(a);
     float *first_part = b->part;
     b->part = b->total;
-    (void)attend_run_split(b, 0);
+    (void)attend_run_split(b, first);
     b->part = first_part;
-    for (uint32_t split = 1; split < n_splits; split++)
+    for (uint32_t split = first + 1; split < n_splits; split++)
         for (uint32_t v = attend_run_split(b, split); v < b->n_vectors; v++)
             v16_part_merge(b->total + v * b->stride, b->part + v * b->stride, d);
     for (uint32_t v = 0; v < b->n_vectors; v++) {
         uint32_t row = attend_row(b, v), head = attend_head(b, v);
-        v16_part_finish(b->total + v * b->stride, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d,
+        v16_part_finish(b->total + v * b->stride, spl_attend_gate(a, row, head), d,
                         a->y + ((size_t)row * a->n_q_heads + head) * d);
     }
 }
@@ -342,7 +360,7 @@ static void v16_attend_merge(const spl_attend_args *a) {
         float *total = spl_attend_part_at(a, row, head, 0), *part = total;
         for (uint32_t split = 1; split < spl_attend_splits(a->position + row, 1); split++)
             v16_part_merge(total, part += SPL_ATTEND_PART_FLOATS(d), d);
-        v16_part_finish(total, a->gate + row * a->gate_stride + (2 * (size_t)head + 1) * d, d, a->y + (size_t)unit * d);
+        v16_part_finish(total, spl_attend_gate(a, row, head), d, a->y + (size_t)unit * d);
     }
 }
 

@@ -32,7 +32,6 @@ static inline void spl_body_fill(spl_kernels *k, spl_tier tier) {
     k->panel_max = spl_body_panel_max;
     k->draft_conv = spl_body_draft_conv;
     k->draft_prepare = spl_body_draft_prepare;
-    k->draft_attend = spl_body_draft_attend;
 }
 
 #endif
