@@ -364,18 +364,39 @@ static void v16_attend_merge(const spl_attend_args *a) {
     }
 }
 
-/* Hadamard transforms of K and V by vectors, else as the plain body. */
+/* Codes of one transformed head; returns their scale. */
+static SPL_ALWAYS_INLINE float attend_head_codes(float *x, uint32_t d, uint8_t *codes) {
+    v16 top = v16_set1(0.0f);
+    v16_hadamard(x, d);
+    for (uint32_t i = 0; i < d; i += 16) top = v16_max(v16_abs(v16_load(x + i)), top);
+    float amax = v16_top(top);
+    bool zero = amax < spl_tiny_amax;
+    v16 inverse = v16_set1(zero ? 0.0f : 127.0f / amax);
+    for (uint32_t i = 0; i < d; i += 16) v16i_store_bytes(codes + i, v16_round(v16_mul(v16_load(x + i), inverse)));
+    return zero ? 0.0f : amax / 127.0f;
+}
+
+/* As spl_kv_put, whose layout this is. */
+static void v16_kv_put(const spl_kv_view *kv, uint32_t position, uint32_t head, const float *k, const float *v) {
+    uint32_t d = kv->head_dim, slot = position % SPL_PAGE_TOKENS;
+    uint8_t *block = spl_kv_block(kv, position / SPL_PAGE_TOKENS, head, false), codes[SPL_MAX_HEAD_DIM];
+    uint8_t *v_codes = block + (size_t)SPL_PAGE_TOKENS * d + (size_t)(slot / 4) * 4 * d + slot % 4;
+    float *scales = spl_kv_scales(block, d), x[SPL_MAX_HEAD_DIM];
+    memcpy(x, k, d * sizeof(float));
+    scales[slot] = attend_head_codes(x, d, codes);
+    for (uint32_t i = 0; i < d; i += 4)
+        spl_store_u32(block + slot * 4 + (size_t)i * SPL_PAGE_TOKENS, spl_load_u32(codes + i) ^ 0x80808080u);
+    memcpy(x, v, d * sizeof(float));
+    scales[SPL_PAGE_TOKENS + slot] = attend_head_codes(x, d, codes);
+    for (uint32_t i = 0; i < d; i++) v_codes[(size_t)i * 4] = codes[i];
+}
+
 static void v16_kv_store_i8(const spl_kv_store_args *a) {
     uint32_t d = a->kv.head_dim;
-    float k[SPL_MAX_HEAD_DIM], v[SPL_MAX_HEAD_DIM];
     for (uint32_t r = 0; r < a->n_rows; r++)
-        for (uint32_t h = a->head_begin; h < a->head_end; h++) {
-            memcpy(k, a->k + r * a->k_stride + (size_t)h * d, d * sizeof(float));
-            memcpy(v, a->v + r * a->v_stride + (size_t)h * d, d * sizeof(float));
-            v16_hadamard(k, d);
-            v16_hadamard(v, d);
-            spl_kv_put(&a->kv, a->position + r, h, k, v);
-        }
+        for (uint32_t h = a->head_begin; h < a->head_end; h++)
+            v16_kv_put(&a->kv, a->position + r, h, a->k + r * a->k_stride + (size_t)h * d,
+                       a->v + r * a->v_stride + (size_t)h * d);
 }
 
 static inline void attend_fill(spl_kernels *k) {
