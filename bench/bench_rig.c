@@ -192,7 +192,7 @@ void spl_rig_put(spl_bench_json *j, const spl_rig *r) {
 uint64_t spl_rig_op_macs(const spl_op *op, uint32_t kv_tokens, uint32_t n_rows, uint32_t n_logit_rows,
                          uint32_t n_context) {
     uint64_t rows = n_rows;
-    if (op->kind == SPL_OP_ATTEND) return rows * kv_tokens * op->kv_macs_per_token;
+    if (op->kv_macs_per_token) return rows * spl_op_kv_tokens(op, kv_tokens) * op->kv_macs_per_token;
     if (op->kind != SPL_OP_LINEAR && op->kind != SPL_OP_GATE_UP) return 0;
     if (op->rows == SPL_ROWS_LOGITS) rows = n_logit_rows;
     if (op->rows == SPL_ROWS_CONTEXT) rows = n_context;
@@ -212,7 +212,8 @@ json_t *spl_rig_stages(const spl_op_list *list, const uint64_t *op_ns, uint32_t 
             if (op->kind != kind) continue;
             n++;
             ns += op_ns[i];
-            bytes += op->weight_bytes + n_lanes * (op->lane_bytes + (uint64_t)op->kv_bytes_per_token * kv_tokens);
+            bytes += op->weight_bytes +
+                     n_lanes * (op->lane_bytes + op->kv_bytes_per_token * spl_op_kv_tokens(op, kv_tokens));
             macs += spl_rig_op_macs(op, kv_tokens, n_rows, n_logit_rows, n_context);
         }
         if (n == 0) continue;

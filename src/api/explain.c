@@ -76,6 +76,10 @@ static void add_sizes(subject *s, json_t *o, const spl_accounting *a) {
     set_bytes(s, o, "window_bytes", a->window_bytes);
     set_bytes(s, o, "state_bytes", a->state_bytes);
     set_bytes(s, o, "kv_bytes_per_token", a->kv_bytes_per_token);
+    if (a->draft_kv_bytes_per_token) {
+        set_bytes(s, o, "draft_kv_bytes_per_token", a->draft_kv_bytes_per_token);
+        set_bytes(s, o, "draft_window_tokens", a->draft_window_tokens);
+    }
 }
 
 static json_t *geometry_json(subject *s) {
@@ -116,6 +120,7 @@ static json_t *op_json(subject *s, const spl_op *op) {
     set_bytes(s, o, "weight_bytes", op->weight_bytes);
     if (op->lane_bytes) set_bytes(s, o, "lane_bytes", op->lane_bytes);
     if (op->kv_bytes_per_token) set_bytes(s, o, "kv_bytes_per_token", op->kv_bytes_per_token);
+    if (op->kv_window) set_bytes(s, o, "kv_window", op->kv_window);
     return o;
 }
 
@@ -123,7 +128,7 @@ static json_t *op_json(subject *s, const spl_op *op) {
 static json_t *stages_json(subject *s, const spl_op_list *list) {
     json_t *stages = json_array();
     for (uint32_t kind = 0; kind < SPL_N_OPS; kind++) {
-        uint64_t n = 0, weights = 0, lane = 0, kv = 0;
+        uint64_t n = 0, weights = 0, lane = 0, kv = 0, window = 0;
         for (uint32_t i = 0; i < list->n_ops; i++) {
             const spl_op *op = &list->ops[i];
             if (op->kind != kind) continue;
@@ -131,6 +136,7 @@ static json_t *stages_json(subject *s, const spl_op_list *list) {
             weights += op->weight_bytes;
             lane += op->lane_bytes;
             kv += op->kv_bytes_per_token;
+            window = op->kv_window;
         }
         if (n == 0) continue;
         json_t *o = json_object();
@@ -139,6 +145,7 @@ static json_t *stages_json(subject *s, const spl_op_list *list) {
         set_bytes(s, o, "weight_bytes", weights);
         set_bytes(s, o, "lane_bytes", lane);
         set_bytes(s, o, "kv_bytes_per_token", kv);
+        if (window) set_bytes(s, o, "kv_window", window);
         if (json_array_append_new(stages, o) != 0) s->failed = true;
     }
     return stages;

@@ -136,6 +136,11 @@ void spl_account_engine(const spl_geometry *g, uint32_t n_layers, bool drafts, u
     set_steps(g, out);
     out->step_bytes = step_bytes;
     drafts = drafts && g->draft;
+    if (drafts) { /* codes and scales as the target's; a block's first row stands in its own window */
+        const spl_draft_geometry *d = g->draft;
+        out->draft_kv_bytes_per_token = (uint64_t)d->n_layers * 2 * d->n_kv_heads * (d->head_dim + sizeof(float));
+        out->draft_window_tokens = d->window_tokens - 1;
+    }
     set_shares(drafts ? 2 : 1, drafts ? draft_read_bytes(g, out) : 0, out);
 }
 

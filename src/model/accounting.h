@@ -25,6 +25,8 @@ typedef struct spl_accounting {
     uint64_t recurrent_bytes, window_bytes;          /* one sequence */
     uint64_t state_bytes;                            /* sum of both */
     uint64_t kv_bytes_per_token;
+    uint64_t draft_kv_bytes_per_token; /* this engine's; of the draft_window_tokens last tokens alone */
+    uint32_t draft_window_tokens;
     uint64_t step_bytes;            /* one lane, one decode step with the draft; KV and activations apart */
     uint64_t draft_free_step_bytes; /* one token without a draft */
     uint64_t streamed_step_bytes;   /* step with the draft, codebooks by the rows gathered; 0 without a draft */

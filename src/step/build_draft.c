@@ -76,6 +76,7 @@ static void push_conv(spl_builder *b, uint32_t layer, spl_tensor_role base, uint
 }
 
 static void build_attention(spl_builder *b, uint32_t layer) {
+    const spl_draft_geometry *d = b->g->draft;
     spl_op_list *l = b->list;
     (void)spl_push_norm(b, layer, SPL_T_DRAFT_INPUT_NORM, l->draft_hidden, b->block_norm, SPL_ROWS_BLOCK);
     (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DRAFT_ATTN_CONV_PROJ, b->block_norm, b->block_dyn,
@@ -88,6 +89,9 @@ static void build_attention(spl_builder *b, uint32_t layer) {
     spl_op *op = spl_push(b, SPL_OP_DRAFT_ATTEND, layer, SPL_ROWS_BLOCK);
     op->in = b->block_qkv;
     op->out = b->block_attn;
+    op->kv_bytes_per_token = (uint32_t)(d->n_kv_heads * spl_kv_block_bytes(d->head_dim, l->oracle) / SPL_PAGE_TOKENS);
+    op->kv_macs_per_token = 2 * d->n_q_heads * d->head_dim;
+    op->kv_window = d->window_tokens - 1; /* the rows themselves count too */
     spl_push_quantise(b, layer, b->block_attn, q_width(b), SPL_ROWS_BLOCK);
     (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DRAFT_ATTN_OUT, b->block_attn, b->block_sub, SPL_ROWS_BLOCK);
     push_conv(b, layer, SPL_T_DRAFT_ATTN_CONV_BASE, b->block_sub, l->draft_hidden, 1);

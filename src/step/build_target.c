@@ -307,7 +307,8 @@ uint64_t spl_op_list_step_bytes(const spl_op_list *list, uint32_t n_lanes, uint6
     uint64_t total = 0;
     for (uint32_t i = 0; i < list->n_ops; i++) {
         const spl_op *op = &list->ops[i];
-        total += op->weight_bytes + n_lanes * (op->lane_bytes + op->kv_bytes_per_token * kv_tokens);
+        total +=
+            op->weight_bytes + n_lanes * (op->lane_bytes + op->kv_bytes_per_token * spl_op_kv_tokens(op, kv_tokens));
     }
     return total;
 }
@@ -329,7 +330,8 @@ uint64_t spl_op_list_step_macs(const spl_op_list *list, uint32_t n_rows, uint32_
 
 uint64_t spl_op_list_attend_macs(const spl_op_list *list, uint64_t n_rows, uint64_t kv_tokens) {
     uint64_t total = 0;
-    for (uint32_t i = 0; i < list->n_ops; i++) total += n_rows * kv_tokens * list->ops[i].kv_macs_per_token;
+    for (uint32_t i = 0; i < list->n_ops; i++)
+        total += n_rows * spl_op_kv_tokens(&list->ops[i], kv_tokens) * list->ops[i].kv_macs_per_token;
     return total;
 }
 

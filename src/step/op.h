@@ -77,7 +77,13 @@ typedef struct spl_op {
     uint64_t lane_bytes;             /* read and written once per lane: recurrent state, convolution window */
     uint32_t kv_bytes_per_token;     /* read per token of a lane's history */
     uint32_t kv_macs_per_token;      /* multiply-adds per row and token of its history */
+    uint32_t kv_window;              /* tokens of the history that a row reaches; 0: all */
 } spl_op;
+
+/* Of a history of kv_tokens tokens, those that an op reads. */
+static inline uint64_t spl_op_kv_tokens(const spl_op *op, uint64_t kv_tokens) {
+    return op->kv_window && kv_tokens > op->kv_window ? op->kv_window : kv_tokens;
+}
 
 enum { SPL_MAX_SELECTOR_RANK = 1024 };
 

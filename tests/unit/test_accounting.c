@@ -111,6 +111,11 @@ static void test_kv_formula_equals_kernel_block(void **state) {
         spl_account_engine(g, 0, false, 0, &a);
         assert_int_equal(a.kv_bytes_per_token * SPL_PAGE_TOKENS,
                          spl_kv_block_bytes(g->head_dim, false) * spl_n_attention_layers(g) * g->n_kv_heads);
+        assert_int_equal(a.draft_kv_bytes_per_token, 0);
+        spl_account_engine(g, 0, true, 0, &a);
+        const spl_draft_geometry *d = g->draft;
+        assert_int_equal(a.draft_kv_bytes_per_token * SPL_PAGE_TOKENS,
+                         d ? spl_kv_block_bytes(d->head_dim, false) * d->n_layers * d->n_kv_heads : 0);
     }
 }
 

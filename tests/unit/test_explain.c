@@ -84,7 +84,16 @@ static void test_op_list_equals_formula(void **state) {
         n++;
         if (!g->draft) continue;
         assert_int_equal(spl_op_list_build(&list, g, 0, 8, 8, SPL_LIST_ACCEPT | SPL_LIST_DRAFT, false, &err), SPL_OK);
+        spl_account_engine(g, 0, true, 0, &a);
         assert_int_equal(spl_op_list_step_bytes(&list, 1, 0), a.streamed_step_bytes);
+        const spl_draft_geometry *d = g->draft;
+        uint64_t codebooks = (uint64_t)(d->block_rows - 1) * (1 + d->selector_top_k) * d->selector_rank * 2;
+        uint64_t window = a.draft_window_tokens, lane = 2 * a.state_bytes + codebooks;
+        assert_int_equal(window, d->window_tokens - 1);
+        for (uint64_t tokens = window - 1; tokens <= window + 1; tokens++)
+            assert_int_equal(spl_op_list_step_bytes(&list, 3, tokens),
+                             a.streamed_step_bytes + 2 * lane + 3 * tokens * a.kv_bytes_per_token +
+                                 3 * (tokens < window ? tokens : window) * a.draft_kv_bytes_per_token);
         spl_op_list_free(&list);
         n_drafting++;
     }
@@ -93,19 +102,25 @@ static void test_op_list_equals_formula(void **state) {
 
 static void test_this_engine_sums_its_ops(void **state) {
     (void)state;
-    json_t *o = explain((splash_explain_options){.model = "toy", .lanes = 2, .context_tokens = 64, .op_list = true});
+    json_t *o = explain((splash_explain_options){.model = "toy", .lanes = 2, .context_tokens = 70, .op_list = true});
     const json_t *e = json_object_get(o, "this_engine"), *v;
-    uint64_t weights = 0, lane = 0, kv = 0, stages = 0, n_stage = 0;
+    uint64_t weights = 0, lane = 0, kv = 0, draft_kv = 0, stages = 0, n_stage = 0;
     size_t i;
     json_array_foreach(json_object_get(e, "op_list"), i, v) {
         weights += integer(v, "weight_bytes");
         if (json_object_get(v, "lane_bytes")) lane += integer(v, "lane_bytes");
-        if (json_object_get(v, "kv_bytes_per_token")) kv += integer(v, "kv_bytes_per_token");
+        bool window = json_object_get(v, "kv_window") != NULL;
+        if (json_object_get(v, "kv_bytes_per_token")) *(window ? &draft_kv : &kv) += integer(v, "kv_bytes_per_token");
+        if (window) assert_int_equal(integer(v, "kv_window"), integer(e, "draft_window_tokens"));
     }
     assert_int_equal(i, integer(e, "ops"));
     assert_int_equal(integer(e, "step_bytes"), weights + lane);
     assert_int_equal(kv, integer(e, "kv_bytes_per_token"));
-    assert_int_equal(integer(json_object_get(e, "at"), "step_bytes"), weights + 2 * lane + 2 * 64 * kv);
+    assert_int_equal(draft_kv, integer(e, "draft_kv_bytes_per_token"));
+    uint64_t reach = integer(e, "draft_window_tokens");
+    assert_true(reach < 70 && draft_kv > 0);
+    assert_int_equal(integer(json_object_get(e, "at"), "step_bytes"),
+                     weights + 2 * lane + 2 * (70 * kv + reach * draft_kv));
     json_array_foreach(json_object_get(e, "stages"), i, v) {
         stages += integer(v, "weight_bytes") + integer(v, "lane_bytes");
         n_stage += integer(v, "count");
