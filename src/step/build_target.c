@@ -252,6 +252,23 @@ static void build_all(spl_builder *b) {
     if (parts & SPL_LIST_ACCEPT) (void)spl_push(b, SPL_OP_ACCEPT, SPL_NO_LAYER, SPL_ROWS_LOGITS);
 }
 
+static bool of_draft(spl_rows rows) { return rows >= SPL_ROWS_BLOCK; }
+
+/* May this op begin a row that the op before has done while others of its rows are not? Both must go by rows, this one
+ * must need no other row of that one (a convolution does, a gathered row may be any), and nothing may lie where it
+ * writes that is still to be read; what is read between two norms or quantisations is read by linears. */
+static bool can_join(const spl_op *before, const spl_op *op) {
+    bool first = before->kind == SPL_OP_ROPE_TABLE || before->kind == SPL_OP_GDN_NORM ||
+                 before->kind == SPL_OP_CAPTURE || before->kind == SPL_OP_GATHER || before->kind == SPL_OP_DRAFT_ROWS ||
+                 before->kind == SPL_OP_DRAFT_CONV || before->kind == SPL_OP_DRAFT_PREPARE;
+    bool either = before->kind == SPL_OP_EMBED || before->kind == SPL_OP_NORM || before->kind == SPL_OP_QUANTISE ||
+                  before->kind == SPL_OP_DRAFT_STORE;
+    bool second = op->kind == SPL_OP_EMBED || op->kind == SPL_OP_NORM || op->kind == SPL_OP_QUANTISE ||
+                  op->kind == SPL_OP_DRAFT_STORE;
+    bool same = before->rows == op->rows || (of_draft((spl_rows)before->rows) && of_draft((spl_rows)op->rows));
+    return (first || either) && second && same;
+}
+
 static spl_status load_specs(spl_builder *b) {
     for (uint32_t file = SPL_FILE_TARGET; file <= SPL_FILE_DRAFT; file++) {
         uint32_t n = spl_layout_count(b->g, (spl_file_id)file, b->n_layers);
@@ -291,6 +308,7 @@ spl_status spl_op_list_build(spl_op_list *out, const spl_geometry *g, uint32_t n
     if (b.status == SPL_OK) {
         plan_arena(&b);
         build_all(&b);
+        for (uint32_t i = 1; i < out->n_ops; i++) out->ops[i].joined = can_join(&out->ops[i - 1], &out->ops[i]);
     }
     for (uint32_t file = 0; file < SPL_N_FILES; file++) free(b.specs[file]);
     if (b.status == SPL_OK) return SPL_OK;

@@ -67,6 +67,7 @@ typedef struct spl_op {
     uint8_t file;                    /* spl_file_id of the weight */
     uint8_t in_rows;                 /* spl_rows that the q8 block at `in` was made for; its first rows are used */
     uint8_t side;                    /* DRAFT_CONV: 0 before the sublayer, 1 after it (added to out) */
+    uint8_t joined;                  /* whoever has computed a row of the op before goes on with it here at once */
     uint16_t panel_begin;            /* LINEAR: first panel of the weight; n_out counts from there */
     uint32_t weight;                 /* index in the weight table, SPL_NO_WEIGHT if none; norms and small tensors of the
                                         layer are found through the layer's own table */

@@ -496,22 +496,60 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     }
 }
 
+/* Where member 0 adds the time since it last looked; no watch, no clock. */
+typedef struct op_watch {
+    uint64_t *op_ns, then;
+} op_watch;
+
+static void look(op_watch *w, uint32_t op) {
+    if (!w->op_ns) return;
+    uint64_t now = spl_now_ns();
+    w->op_ns[op] += now - w->then;
+    w->then = now;
+}
+
+/* Joined ops are numbered by their rows: those of the batch, or the draft's block rows and then its context rows. */
+static uint32_t joined_rows(const spl_step *s, const spl_op *op) {
+    return op->rows < SPL_ROWS_BLOCK ? rows_of(s, op) : spl_rows_of(s, SPL_ROWS_BLOCK_CONTEXT);
+}
+
+/* Rows [begin, end) of n ops, one op after the other. */
+static void run_joined(const spl_step *s, uint32_t first, uint32_t n, uint32_t begin, uint32_t end, uint32_t member,
+                       op_watch *watch) {
+    for (uint32_t i = first; i < first + n; i++) {
+        const spl_op *op = &s->list->ops[i];
+        uint32_t shift = op->rows == SPL_ROWS_CONTEXT ? s->n_block_rows : 0, rows = shift + rows_of(s, op);
+        uint32_t from = begin > shift ? begin - shift : 0, to = (end < rows ? end : rows);
+        to = to > shift ? to - shift : 0;
+        if (from < to) run_range(s, op, from, to, member);
+        look(watch, i);
+    }
+}
+
+/* Units of an op that is joined with no other. */
+static uint32_t count_units(const spl_step *s, const spl_op *op, const op_units *u) {
+    uint32_t n = 0;
+    for (uint32_t j = 0; u->by_segment && j < s->batch->n_segments; j++)
+        n += segment_units(s, op, u, &s->batch->segments[j]);
+    return u->by_segment ? n : u->n;
+}
+
 static void walk(void *arg, uint32_t member) {
     spl_step *s = arg;
     spl_set_ftz();
-    uint64_t *op_ns = member == 0 ? s->op_ns : NULL;
-    uint64_t then = op_ns ? spl_now_ns() : 0;
-    for (uint32_t i = 0; i < s->list->n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed); i++) {
+    op_watch watch = {.op_ns = member == 0 ? s->op_ns : NULL};
+    if (watch.op_ns) watch.then = spl_now_ns();
+    uint32_t n_joined;
+    for (uint32_t i = 0; i < s->list->n_ops && i < atomic_load_explicit(&s->stop_at, memory_order_relaxed);
+         i += n_joined) {
         const spl_op *op = &s->list->ops[i];
+        for (n_joined = 1; i + n_joined < s->list->n_ops && op[n_joined].joined;) n_joined++;
         op_units u = units_of(s, op);
-        uint32_t n = u.n;
-        if (u.by_segment) {
-            n = 0;
-            for (uint32_t j = 0; j < s->batch->n_segments; j++) n += segment_units(s, op, &u, &s->batch->segments[j]);
-        }
-        uint32_t begin, end, n_mine = 0;
+        uint32_t n = n_joined > 1 ? joined_rows(s, op) : count_units(s, op, &u), begin, end, n_mine = 0;
         for (; spl_team_take(s->team, i, member, n, u.grain, &begin, &end); n_mine += end - begin) {
-            if (u.by_segment) {
+            if (n_joined > 1) {
+                run_joined(s, i, n_joined, begin, end, member, &watch);
+            } else if (u.by_segment) {
                 run_segments(s, op, &u, begin, end, member);
             } else {
                 run_range(s, op, begin, end, member);
@@ -521,11 +559,7 @@ static void walk(void *arg, uint32_t member) {
         if (member == 0 && s->batch->abort && atomic_load_explicit(s->batch->abort, memory_order_relaxed))
             atomic_store_explicit(&s->stop_at, i + 1, memory_order_relaxed);
         spl_team_finish(s->team, &s->shares[i], n_mine, n);
-        if (op_ns) {
-            uint64_t now = spl_now_ns();
-            op_ns[i] += now - then;
-            then = now;
-        }
+        look(&watch, i + n_joined - 1);
     }
 }
 
