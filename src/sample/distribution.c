@@ -275,7 +275,7 @@ static spl_status build(spl_dist *out, const spl_dist_input *in, void *scratch, 
         build_general(out, z, max, k, in, &s);
     } else {
         spl_ranked top;
-        spl_rank_top(&top, z, in->vocab, s.block_max, k);
+        spl_rank_top(&top, z, in->vocab, s.block_max, z == in->logits ? in->panel_max : NULL, k);
         finish_ranked(out, &top, set, &s);
     }
     return SPL_OK;

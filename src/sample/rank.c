@@ -115,7 +115,19 @@ void spl_rank_insert(spl_ranked *list, uint32_t k, float value, uint32_t id) {
     list->id[at] = id;
 }
 
-void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, uint32_t k) {
+/* Puts what reaches the threshold of [begin, end) into the list, whole panels left out where none does. */
+static void insert_range(spl_ranked *out, uint32_t k, const float *logits, const float *panel_max, size_t begin,
+                         size_t end, float threshold) {
+    for (size_t at = begin; at < end; at += SPL_RANK_PANEL) {
+        if (panel_max && !(panel_max[at / SPL_RANK_PANEL] >= threshold)) continue;
+        size_t stop = end - at < SPL_RANK_PANEL ? end : at + SPL_RANK_PANEL;
+        for (size_t i = at; i < stop; i++)
+            if (logits[i] >= threshold) spl_rank_insert(out, k, logits[i], (uint32_t)i);
+    }
+}
+
+void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, const float *panel_max,
+                  uint32_t k) {
     size_t n_blocks = spl_rank_blocks(vocab);
     out->n = 0;
     for (size_t i = 0; i < n_blocks; i++) spl_rank_insert(out, k, block_max[i], (uint32_t)i);
@@ -126,7 +138,6 @@ void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const fl
         /* a full list only takes what beats its last rank; before that, what reaches the threshold */
         if (!(block_max[i] >= threshold)) continue;
         size_t begin = i * SPL_RANK_BLOCK, end = begin + SPL_RANK_BLOCK < vocab ? begin + SPL_RANK_BLOCK : vocab;
-        for (size_t j = begin; j < end; j++)
-            if (logits[j] >= threshold) spl_rank_insert(out, k, logits[j], (uint32_t)j);
+        insert_range(out, k, logits, panel_max, begin, end, threshold);
     }
 }

@@ -39,8 +39,10 @@ spl_status spl_rank_scan_panels(const float *panel_max, uint32_t vocab, uint32_t
 spl_status spl_argmax_panels(const float *logits, const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *token,
                              spl_error *err);
 
-/* The k (1..SPL_RANK_MAX) largest finite logits, fewer when fewer exist; block_max from spl_rank_scan. */
-void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, uint32_t k);
+/* The k (1..SPL_RANK_MAX) largest finite logits, fewer when fewer exist; block_max from spl_rank_scan. With panel_max,
+ * else NULL, only panels that can matter are looked at. */
+void spl_rank_top(spl_ranked *out, const float *logits, uint32_t vocab, const float *block_max, const float *panel_max,
+                  uint32_t k);
 
 /* The best token of a row. Needs no scratch. Errors: as spl_rank_scan, and INTERNAL when every logit is -inf. */
 spl_status spl_argmax(const float *logits, uint32_t vocab, uint32_t row, uint32_t *token, spl_error *err);

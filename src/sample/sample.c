@@ -42,7 +42,7 @@ spl_status spl_logprobs_of(spl_logprobs *out, const float *logits, uint32_t voca
     out->n_top = 0;
     if (n_top == 0) return SPL_OK;
     spl_ranked top;
-    spl_rank_top(&top, logits, vocab, block_max, n_top);
+    spl_rank_top(&top, logits, vocab, block_max, NULL, n_top);
     for (uint32_t i = 0; i < top.n; i++)
         out->top[i] = (spl_token_logprob){top.id[i], (float)((double)top.value[i] - (double)max - log_sum)};
     out->n_top = top.n;

@@ -172,7 +172,7 @@ static void run_top(const spl_step *s, const spl_op *op, uint32_t begin, uint32_
         const float *panel_max = spl_rows_at(s, s->list->panel_max) + row * spl_rank_panels(vocab);
         spl_ranked ranked = {.n = 0};
         if (spl_rank_scan_panels(panel_max, vocab, row, block_max, &max, NULL) == SPL_OK)
-            spl_rank_top(&ranked, logits, vocab, block_max, top_k);
+            spl_rank_top(&ranked, logits, vocab, block_max, panel_max, top_k);
         for (uint32_t i = 0; i < top_k; i++) {
             ids[i] = i < ranked.n ? ranked.id[i] : i; /* distinct and below the vocabulary in any case */
             scores[i] = i < ranked.n ? ranked.value[i] : -INFINITY;
