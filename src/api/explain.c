@@ -121,6 +121,7 @@ static json_t *op_json(subject *s, const spl_op *op) {
     if (op->lane_bytes) set_bytes(s, o, "lane_bytes", op->lane_bytes);
     if (op->kv_bytes_per_token) set_bytes(s, o, "kv_bytes_per_token", op->kv_bytes_per_token);
     if (op->kv_window) set_bytes(s, o, "kv_window", op->kv_window);
+    if (op->joined) set(s, o, "joined", json_true());
     return o;
 }
 
