@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The step as a program: a prebuilt list of fixed-size records, offsets instead of pointers, run by
- * the whole thread team, one record after the other (src/step/run_cpu.c). The same list serves
+ * the whole thread team, one record after the other, joined ones row by row (src/step/run_cpu.c). The same list serves
  * prefill and decode: the rows, lanes and positions of a run come from its spl_batch. `splash
  * explain` prints the list; the bytes it carries add up to the geometry's formula. */
 #ifndef SPL_STEP_OP_H
@@ -32,7 +32,7 @@
     X(DRAFT_ROWS, "draft.rows")       /* tokens of the blocks, features of the context rows, their rotary tables */    \
     X(DRAFT_CONV, "draft.conv")       /* two-tap grouped dynamic convolution of block rows */                          \
     X(DRAFT_PREPARE, "draft.prepare") /* head norms and rotary of q and k, in place */                                 \
-    X(DRAFT_STORE, "draft.store")     /* context k and v into the lane's ring */                                       \
+    X(DRAFT_STORE, "draft.store")     /* k and v of block and context rows into the lanes' rings */                    \
     X(DRAFT_ATTEND, "draft.attend")   /* block rows over ring and block */                                             \
     X(DRAFT_TOP, "draft.top")         /* best candidates of every proposal row */                                      \
     X(DRAFT_WALK, "draft.walk")       /* selector path per lane; proposals become the target's input rows */           \
