@@ -64,8 +64,9 @@ static SPL_ALWAYS_INLINE void attend_scores(const int n_q, const uint8_t *k, con
         for (int v = 0; v < n_q; v++) sum[v][c] = vdotq_laneq_u32(sum[v][c], x, code[v], lane);                        \
     }
 static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first, const uint8_t *values,
-                                                 const uint8_t *next, const uint8_t *w, uint32_t d, const float *factor,
-                                                 const float *scale, float *acc, size_t stride) {
+                                                 const uint8_t *next, const uint8_t *w, uint32_t d, uint32_t dim_begin,
+                                                 uint32_t dim_end, const float *factor, const float *scale, float *acc,
+                                                 size_t stride) {
     const size_t step = 4 * (size_t)d;
     int32x4_t excess[4]; /* 128 * sum of a vector's codes */
     for (int v = 0; v < n_q; v++) {
@@ -73,7 +74,7 @@ static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first
         uint32_t total = vaddlvq_u8(vld1q_u8(codes)) + (uint32_t)vaddlvq_u8(vld1q_u8(codes + 16));
         excess[v] = vdupq_n_s32((int32_t)(128 * total));
     }
-    for (uint32_t dim = 0; dim < d; dim += 16) {
+    for (uint32_t dim = dim_begin; dim < dim_end; dim += 16) {
         uint32x4_t sum[4][4];
         for (int v = 0; v < n_q; v++)
             for (int c = 0; c < 4; c++) sum[v][c] = vdupq_n_u32(0);
@@ -131,9 +132,10 @@ static SPL_ALWAYS_INLINE void attend_scores(const int n_q, const uint8_t *k, con
     }
 }
 static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first, const uint8_t *values,
-                                                 const uint8_t *next, const uint8_t *w, uint32_t d, const float *factor,
-                                                 const float *scale, float *acc, size_t stride) {
-    for (uint32_t dim = 0; dim < d; dim += 4) {
+                                                 const uint8_t *next, const uint8_t *w, uint32_t d, uint32_t dim_begin,
+                                                 uint32_t dim_end, const float *factor, const float *scale, float *acc,
+                                                 size_t stride) {
+    for (uint32_t dim = dim_begin; dim < dim_end; dim += 4) {
         int32x4_t sum[4][4];
         for (int v = 0; v < n_q; v++)
             for (int e = 0; e < 4; e++) sum[v][e] = vdupq_n_s32(0);
@@ -152,18 +154,19 @@ static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first
 
 /* Page by page: sums of a page do not fit beside those of a tile. */
 static SPL_ALWAYS_INLINE void attend_values(const int n_q, const spl_attend_tile *tile, const uint8_t *w, uint32_t d,
-                                            const float *factor, float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS],
-                                            float *acc, size_t stride) {
+                                            uint32_t dim_begin, uint32_t dim_end, const float *factor,
+                                            float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS], float *acc,
+                                            size_t stride) {
     size_t values = (size_t)SPL_PAGE_TOKENS * d;
     for (uint32_t p = 0; p < tile->n_pages; p++, w += ATTEND_CODE_BYTES * SPL_PAGE_TOKENS) {
         float own[ATTEND_Q_BLOCK];
         for (int v = 0; v < n_q; v++) own[v] = scale[v][p];
         if (p == 0)
-            attend_page_values(n_q, true, tile->block[p] + values, tile->next[p] + values, w, d, factor, own, acc,
-                               stride);
+            attend_page_values(n_q, true, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
+                               factor, own, acc, stride);
         else
-            attend_page_values(n_q, false, tile->block[p] + values, tile->next[p] + values, w, d, factor, own, acc,
-                               stride);
+            attend_page_values(n_q, false, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
+                               factor, own, acc, stride);
     }
 }
 

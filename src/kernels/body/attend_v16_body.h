@@ -6,12 +6,16 @@
  *                                               16 codes, -127 .. 127 and 0 .. 255
  *   attend_scores(n_q, k, next, q, d, dot)      dot[v][t] = sum over dims of (K code + ATTEND_KEY_BIAS) * q code,
  *                                               vectors d codes apart
- *   attend_values(n_q, tile, w, d, f, scale, acc, stride)
- *                                               acc[v] = acc[v] * f[v], then for every page of the tile in order
+ *   attend_values(n_q, tile, w, d, begin, end, f, scale, acc, stride)
+ *                                               dims [begin, end) of acc[v] = acc[v] * f[v], then for every page of
+ *                                               the tile in order
  *                                               fma((float)(sum over tokens of w * V), scale[v][page], acc[v]);
  *                                               vectors a tile of codes and stride floats apart
  * for n_q = 1 .. ATTEND_Q_BLOCK vectors. `next` is where to prefetch the codes of a later page, line by line in step
- * with the reads; the first vectors have the next tile there, the others what they read anyway. */
+ * with the reads; the first vectors have the next tile there, the others what they read anyway.
+ *
+ * A tile of 64 KiB does not fit L1. So all vectors pass over a page of keys before the next page is looked at, and over
+ * 32 dims of all values of the tile before the next 32; both lie in L1 meanwhile. */
 #ifndef SPL_KERNELS_ATTEND_V16_BODY_H
 #define SPL_KERNELS_ATTEND_V16_BODY_H
 
@@ -21,7 +25,8 @@
 enum {
     ATTEND_TILE_PAGES = SPL_ATTEND_TILE / SPL_PAGE_TOKENS,
     ATTEND_TILE_VECTORS = SPL_ATTEND_TILE / 16,
-    ATTEND_TILE_CODES = ATTEND_CODE_BYTES * SPL_ATTEND_TILE /* bytes of a vector's weights */
+    ATTEND_TILE_CODES = ATTEND_CODE_BYTES * SPL_ATTEND_TILE, /* bytes of a vector's weights */
+    ATTEND_VALUE_DIMS = 32                                   /* of a pass over the values of a tile */
 };
 
 /* The last four stages of the transform, inside a vector, then the others. Strides ascend: inner stages first. */
@@ -66,6 +71,12 @@ typedef struct attend_block {
     attend_vector *vector; /* [n_vectors] */
     uint8_t *q;            /* [n_vectors][d] codes */
     float *part, *total;   /* [n_vectors][stride] */
+
+    /* of the tile at work, for every vector */
+    int32_t (*dot)[SPL_ATTEND_TILE];
+    uint8_t (*weight)[ATTEND_TILE_CODES];
+    float (*weight_scale)[ATTEND_TILE_PAGES];
+    float *factor;
 } attend_block;
 
 static SPL_ALWAYS_INLINE uint32_t attend_row(const attend_block *b, uint32_t v) { return b->row_begin + v / b->group; }
@@ -162,15 +173,20 @@ static SPL_ALWAYS_INLINE float attend_encode(const float *s, float amax, uint8_t
     return nothing ? 0.0f : amax / (float)SPL_WEIGHT_MAX;
 }
 
-/* n_q vectors from `first` on against a tile. */
-static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_attend_tile *tile, uint32_t first,
-                                             const int n_q) {
+/* The three passes over a tile, for n_q vectors from `first` on. Scores: page `part`. */
+static SPL_ALWAYS_INLINE void attend_score(const attend_block *b, const spl_attend_tile *tile, uint32_t part,
+                                           uint32_t first, const int n_q) {
     uint32_t d = b->a->kv.head_dim;
-    _Alignas(64) int32_t dot[ATTEND_Q_BLOCK][SPL_ATTEND_TILE];
+    attend_scores(n_q, tile->block[part], tile->next[part], b->q + ATTEND_CODE_BYTES * (size_t)first * d, d,
+                  b->dot[first] + (size_t)part * SPL_PAGE_TOKENS);
+}
+
+/* Scores to weights. */
+static SPL_ALWAYS_INLINE void attend_soften(const attend_block *b, const spl_attend_tile *tile, uint32_t first,
+                                            const int n_q) {
+    uint32_t d = b->a->kv.head_dim;
     _Alignas(64) float s[ATTEND_Q_BLOCK][SPL_ATTEND_TILE];
-    _Alignas(64) uint8_t w[ATTEND_Q_BLOCK][ATTEND_TILE_CODES];
-    float factor[ATTEND_Q_BLOCK], w_scale[ATTEND_Q_BLOCK][ATTEND_TILE_PAGES];
-    float *part = b->part + first * b->stride;
+    float *part = b->part + first * b->stride, *factor = b->factor + first;
     const attend_vector *x = b->vector + first;
     attend_span n_seen[ATTEND_Q_BLOCK], every = {0, SPL_ATTEND_TILE};
     bool all_whole = true;
@@ -180,43 +196,61 @@ static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_at
         n_seen[i].end = spl_attend_end(b->a, attend_row(b, first + i)) - tile->token;
         all_whole = all_whole && n_seen[i].begin == 0 && n_seen[i].end >= SPL_ATTEND_TILE;
     }
-    const uint8_t *q = b->q + ATTEND_CODE_BYTES * (size_t)first * d;
-    for (uint32_t p = 0; p < tile->n_pages; p++)
-        attend_scores(n_q, tile->block[p], tile->next[p], q, d, dot[0] + (size_t)p * SPL_PAGE_TOKENS);
     v16 best[(ATTEND_Q_BLOCK + 3) / 4 * 4];
     float top[(ATTEND_Q_BLOCK + 3) / 4 * 4];
     for (int i = 0; i < n_q; i++)
-        best[i] = all_whole ? attend_maximum(&x[i], tile, dot[i], d, every, true, s[i])
-                            : attend_maximum(&x[i], tile, dot[i], d, n_seen[i], false, s[i]);
+        best[i] = all_whole ? attend_maximum(&x[i], tile, b->dot[first + (uint32_t)i], d, every, true, s[i])
+                            : attend_maximum(&x[i], tile, b->dot[first + (uint32_t)i], d, n_seen[i], false, s[i]);
     for (int i = n_q; i < (n_q + 3) / 4 * 4; i++) best[i] = best[0];
     for (int i = 0; i < n_q; i += 4) v16_top_4(best + i, top + i);
     for (int i = 0; i < n_q; i++) factor[i] = attend_raise(&x[i], part + (size_t)i * b->stride, top[i]);
     for (int i = 0; i < n_q; i++) {
-        float *own = part + (size_t)i * b->stride;
+        float *own = part + (size_t)i * b->stride, *scale = b->weight_scale[first + (uint32_t)i];
         if (all_whole)
-            attend_weigh(&x[i], own, tile, d, every, true, factor[i], s[i], w_scale[i]);
+            attend_weigh(&x[i], own, tile, d, every, true, factor[i], s[i], scale);
         else
-            attend_weigh(&x[i], own, tile, d, n_seen[i], false, factor[i], s[i], w_scale[i]);
+            attend_weigh(&x[i], own, tile, d, n_seen[i], false, factor[i], s[i], scale);
     }
     for (int i = 0; i < n_q; i++)
-        for (uint32_t p = 0; p < tile->n_pages; p++)
-            w_scale[i][p] = attend_encode(s[i] + SPL_PAGE_TOKENS * p, w_scale[i][p],
-                                          w[i] + (size_t)ATTEND_CODE_BYTES * SPL_PAGE_TOKENS * p);
-    attend_values(n_q, tile, w[0], d, factor, w_scale, spl_part_acc(part), b->stride);
+        for (uint32_t p = 0; p < tile->n_pages; p++) {
+            float *scale = &b->weight_scale[first + (uint32_t)i][p];
+            uint8_t *codes = b->weight[first + (uint32_t)i] + (size_t)ATTEND_CODE_BYTES * SPL_PAGE_TOKENS * p;
+            *scale = attend_encode(s[i] + SPL_PAGE_TOKENS * p, *scale, codes);
+        }
 }
 
-static void attend_vectors_full(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
-    attend_vectors(b, tile, first, ATTEND_Q_BLOCK);
+/* Weighted sums: dims from ATTEND_VALUE_DIMS * part on. */
+static SPL_ALWAYS_INLINE void attend_gather(const attend_block *b, const spl_attend_tile *tile, uint32_t part,
+                                            uint32_t first, const int n_q) {
+    uint32_t d = b->a->kv.head_dim, begin = ATTEND_VALUE_DIMS * part;
+    uint32_t end = d - begin < ATTEND_VALUE_DIMS ? d : begin + ATTEND_VALUE_DIMS;
+    attend_values(n_q, tile, b->weight[first], d, begin, end, b->factor + first, b->weight_scale + first,
+                  spl_part_acc(b->part + first * b->stride), b->stride);
 }
-static void attend_vectors_4(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
-    attend_vectors(b, tile, first, 4);
+
+typedef enum attend_pass { ATTEND_SCORE, ATTEND_SOFTEN, ATTEND_GATHER } attend_pass;
+typedef void (*attend_pass_fn)(const attend_block *b, const spl_attend_tile *tile, attend_pass pass, uint32_t part,
+                               uint32_t first);
+static SPL_ALWAYS_INLINE void attend_vectors(const attend_block *b, const spl_attend_tile *tile, attend_pass pass,
+                                             uint32_t part, uint32_t first, const int n_q) {
+    switch (pass) {
+    case ATTEND_SCORE: attend_score(b, tile, part, first, n_q); break;
+    case ATTEND_SOFTEN: attend_soften(b, tile, first, n_q); break;
+    case ATTEND_GATHER: attend_gather(b, tile, part, first, n_q); break;
+    }
 }
-static void attend_vectors_2(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
-    attend_vectors(b, tile, first, 2);
-}
-static void attend_vectors_1(const attend_block *b, const spl_attend_tile *tile, uint32_t first) {
-    attend_vectors(b, tile, first, 1);
-}
+
+/* One function per number of vectors, so that the accumulators are registers. */
+#define SPL_GEN_VECTORS(NAME, N)                                                                                       \
+    static void attend_vectors_##NAME(const attend_block *b, const spl_attend_tile *tile, attend_pass pass,            \
+                                      uint32_t part, uint32_t first) {                                                 \
+        attend_vectors(b, tile, pass, part, first, N);                                                                 \
+    }
+SPL_GEN_VECTORS(full, ATTEND_Q_BLOCK)
+SPL_GEN_VECTORS(4, 4)
+SPL_GEN_VECTORS(2, 2)
+SPL_GEN_VECTORS(1, 1)
+#undef SPL_GEN_VECTORS
 
 /* The pages of the tile at `token`, of a history that ends before n_tokens. */
 static void attend_find_tile(spl_attend_tile *tile, const attend_block *b, uint32_t token, uint32_t n_tokens) {
@@ -227,15 +261,47 @@ static void attend_find_tile(spl_attend_tile *tile, const attend_block *b, uint3
         tile->block[p] = spl_kv_block(&b->a->kv, page + p < last ? page + p : last, b->head, false);
 }
 
-/* What the i-th of n blocks of vectors prefetches: its share of the pages that come after the tile, and for the rest
- * what it reads anyway. */
-static void attend_look_ahead(spl_attend_tile *tile, const attend_block *b, uint32_t n_tokens, uint32_t i, uint32_t n) {
+/* The pages that come after the tile, or NULL. */
+static void attend_look_ahead(const uint8_t *ahead[ATTEND_TILE_PAGES], const attend_block *b,
+                              const spl_attend_tile *tile, uint32_t n_tokens) {
     uint32_t page = tile->token / SPL_PAGE_TOKENS + ATTEND_TILE_PAGES, last = (n_tokens - 1) / SPL_PAGE_TOKENS;
-    for (uint32_t p = 0; p < ATTEND_TILE_PAGES; p++) {
-        tile->next[p] = tile->block[p];
-        if (p % (n < ATTEND_TILE_PAGES ? n : ATTEND_TILE_PAGES) == i && page + p <= last)
-            tile->next[p] = spl_kv_block(&b->a->kv, page + p, b->head, false);
+    for (uint32_t p = 0; p < ATTEND_TILE_PAGES; p++)
+        ahead[p] = page + p <= last ? spl_kv_block(&b->a->kv, page + p, b->head, false) : NULL;
+}
+
+/* One pass for all vectors from `first` on, in blocks. The i-th of n blocks prefetches its share of what is ahead, and
+ * for the rest what it reads anyway. */
+static void attend_pass_all(const attend_block *b, spl_attend_tile *tile, const uint8_t *const ahead[ATTEND_TILE_PAGES],
+                            attend_pass pass, uint32_t part, uint32_t first) {
+    uint32_t n = (b->n_vectors - first + ATTEND_Q_BLOCK - 1) / ATTEND_Q_BLOCK, v = first;
+    if (n > ATTEND_TILE_PAGES) n = ATTEND_TILE_PAGES;
+    for (uint32_t i = 0; v < b->n_vectors; i++) {
+        uint32_t left = b->n_vectors - v;
+        for (uint32_t p = 0; p < ATTEND_TILE_PAGES; p++)
+            tile->next[p] = p % n == i && ahead[p] ? ahead[p] : tile->block[p];
+        if (left >= ATTEND_Q_BLOCK) {
+            attend_vectors_full(b, tile, pass, part, v);
+            v += ATTEND_Q_BLOCK;
+        } else if (left >= 4) {
+            attend_vectors_4(b, tile, pass, part, v);
+            v += 4;
+        } else if (left >= 2) {
+            attend_vectors_2(b, tile, pass, part, v);
+            v += 2;
+        } else {
+            attend_vectors_1(b, tile, pass, part, v);
+            v += 1;
+        }
     }
+}
+
+static void attend_run_tile(const attend_block *b, spl_attend_tile *tile, uint32_t first, uint32_t n_tokens) {
+    const uint8_t *ahead[ATTEND_TILE_PAGES];
+    attend_look_ahead(ahead, b, tile, n_tokens);
+    for (uint32_t p = 0; p < tile->n_pages; p++) attend_pass_all(b, tile, ahead, ATTEND_SCORE, p, first);
+    attend_pass_all(b, tile, ahead, ATTEND_SOFTEN, 0, first);
+    for (uint32_t i = 0; i * ATTEND_VALUE_DIMS < b->a->kv.head_dim; i++)
+        attend_pass_all(b, tile, ahead, ATTEND_GATHER, i, first);
 }
 
 /* The first vector whose row sees `token` or later tokens. */
@@ -255,25 +321,7 @@ static uint32_t attend_run_split(const attend_block *b, uint32_t split) {
     for (uint32_t token = spl_attend_split_begin(a, split); token < end; token += SPL_ATTEND_TILE) {
         spl_attend_tile tile;
         attend_find_tile(&tile, b, token, n_tokens);
-        uint32_t v = attend_first_vector(b, token);
-        uint32_t n_blocks = (b->n_vectors - v + ATTEND_Q_BLOCK - 1) / ATTEND_Q_BLOCK;
-        for (uint32_t i = 0; v < b->n_vectors; i++) {
-            uint32_t left = b->n_vectors - v;
-            attend_look_ahead(&tile, b, n_tokens, i, n_blocks);
-            if (left >= ATTEND_Q_BLOCK) {
-                attend_vectors_full(b, &tile, v);
-                v += ATTEND_Q_BLOCK;
-            } else if (left >= 4) {
-                attend_vectors_4(b, &tile, v);
-                v += 4;
-            } else if (left >= 2) {
-                attend_vectors_2(b, &tile, v);
-                v += 2;
-            } else {
-                attend_vectors_1(b, &tile, v);
-                v += 1;
-            }
-        }
+        attend_run_tile(b, &tile, attend_first_vector(b, token), n_tokens);
     }
     return split_first;
 }
@@ -332,7 +380,11 @@ static void attend_bind(attend_block *b, const spl_attend_args *a, const spl_att
     b->part = (float *)(void *)at;
     b->total = b->part + b->n_vectors * b->stride;
     b->q = (uint8_t *)(b->total + b->n_vectors * b->stride);
-    b->vector = (attend_vector *)(void *)(b->q + ATTEND_CODE_BYTES * (size_t)b->n_vectors * d);
+    b->dot = (int32_t(*)[SPL_ATTEND_TILE])(void *)(b->q + ATTEND_CODE_BYTES * (size_t)b->n_vectors * d);
+    b->weight = (uint8_t(*)[ATTEND_TILE_CODES])(b->dot + b->n_vectors);
+    b->weight_scale = (float(*)[ATTEND_TILE_PAGES])(void *)(b->weight + b->n_vectors);
+    b->factor = (float *)(b->weight_scale + b->n_vectors);
+    b->vector = (attend_vector *)(void *)(b->factor + b->n_vectors);
     attend_prepare_queries(b);
 }
 

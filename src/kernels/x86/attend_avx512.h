@@ -73,11 +73,12 @@ static SPL_ALWAYS_INLINE void attend_value_dims(const int n_q, const int n_vec, 
 }
 
 static SPL_ALWAYS_INLINE void attend_values(const int n_q, const spl_attend_tile *tile, const uint8_t *w, uint32_t d,
-                                            const float *factor, float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS],
-                                            float *acc, size_t stride) {
-    uint32_t dim = 0;
-    for (; dim + 32 <= d; dim += 32) attend_value_dims(n_q, 2, tile, w, d, dim, factor, scale, acc, stride);
-    if (dim < d) attend_value_dims(n_q, 1, tile, w, d, dim, factor, scale, acc, stride);
+                                            uint32_t dim_begin, uint32_t dim_end, const float *factor,
+                                            float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS], float *acc,
+                                            size_t stride) {
+    uint32_t dim = dim_begin;
+    for (; dim + 32 <= dim_end; dim += 32) attend_value_dims(n_q, 2, tile, w, d, dim, factor, scale, acc, stride);
+    if (dim < dim_end) attend_value_dims(n_q, 1, tile, w, d, dim, factor, scale, acc, stride);
 }
 
 #endif

@@ -54,9 +54,10 @@ static SPL_ALWAYS_INLINE void attend_scores(const int n_q, const uint8_t *k, con
 }
 
 static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first, const uint8_t *values,
-                                                 const uint8_t *next, const uint8_t *w, uint32_t d, const float *factor,
-                                                 const float *scale, float *acc, size_t stride) {
-    for (uint32_t dim = 0; dim < d; dim += 16) {
+                                                 const uint8_t *next, const uint8_t *w, uint32_t d, uint32_t dim_begin,
+                                                 uint32_t dim_end, const float *factor, const float *scale, float *acc,
+                                                 size_t stride) {
+    for (uint32_t dim = dim_begin; dim < dim_end; dim += 16) {
         __m256i sum[6][2];
         for (int v = 0; v < n_q; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
         for (uint32_t group = 0; group < SPL_PAGE_TOKENS / 4; group++) {
@@ -114,9 +115,10 @@ static SPL_ALWAYS_INLINE void attend_scores(const int n_q, const uint8_t *k, con
 }
 
 static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first, const uint8_t *values,
-                                                 const uint8_t *next, const uint8_t *w, uint32_t d, const float *factor,
-                                                 const float *scale, float *acc, size_t stride) {
-    for (uint32_t dim = 0; dim < d; dim += 8) {
+                                                 const uint8_t *next, const uint8_t *w, uint32_t d, uint32_t dim_begin,
+                                                 uint32_t dim_end, const float *factor, const float *scale, float *acc,
+                                                 size_t stride) {
+    for (uint32_t dim = dim_begin; dim < dim_end; dim += 8) {
         __m256i sum[4][2];
         for (int v = 0; v < n_q; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
         for (uint32_t group = 0; group < SPL_PAGE_TOKENS / 4; group++) {
@@ -138,18 +140,19 @@ static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first
 
 /* Page by page: sums of a page do not fit beside those of a tile. */
 static SPL_ALWAYS_INLINE void attend_values(const int n_q, const spl_attend_tile *tile, const uint8_t *w, uint32_t d,
-                                            const float *factor, float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS],
-                                            float *acc, size_t stride) {
+                                            uint32_t dim_begin, uint32_t dim_end, const float *factor,
+                                            float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS], float *acc,
+                                            size_t stride) {
     size_t values = (size_t)SPL_PAGE_TOKENS * d;
     for (uint32_t p = 0; p < tile->n_pages; p++, w += ATTEND_CODE_BYTES * SPL_PAGE_TOKENS) {
         float own[ATTEND_Q_BLOCK];
         for (int v = 0; v < n_q; v++) own[v] = scale[v][p];
         if (p == 0)
-            attend_page_values(n_q, true, tile->block[p] + values, tile->next[p] + values, w, d, factor, own, acc,
-                               stride);
+            attend_page_values(n_q, true, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
+                               factor, own, acc, stride);
         else
-            attend_page_values(n_q, false, tile->block[p] + values, tile->next[p] + values, w, d, factor, own, acc,
-                               stride);
+            attend_page_values(n_q, false, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
+                               factor, own, acc, stride);
     }
 }
 
