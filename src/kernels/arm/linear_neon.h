@@ -133,7 +133,7 @@ static SPL_ALWAYS_INLINE void neon_tile_pairs(const uint8_t *tile, const int8_t 
 }
 #endif
 
-static SPL_ALWAYS_INLINE void neon_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+static SPL_ALWAYS_INLINE void panel_rows(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
                                          const int M, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
     const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
@@ -157,35 +157,6 @@ static SPL_ALWAYS_INLINE void neon_panel(const uint8_t *panel, const spl_q8_rows
         q += M * SPL_GROUP;
         scale += M;
         sum += M;
-    }
-}
-
-#define SPL_GEN_PANEL(M)                                                                                               \
-    static void neon_panel_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,        \
-                                float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {                                            \
-        neon_panel(panel, x, t, reach, M, acc);                                                                        \
-    }
-SPL_GEN_PANEL(1)
-SPL_GEN_PANEL(2)
-SPL_GEN_PANEL(3)
-SPL_GEN_PANEL(4)
-SPL_GEN_PANEL(5)
-SPL_GEN_PANEL(6)
-SPL_GEN_PANEL(7)
-SPL_GEN_PANEL(8)
-#undef SPL_GEN_PANEL
-
-static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
-                                        uint32_t n, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
-    switch (n) {
-    case 1: neon_panel_m1(panel, x, t, reach, acc); break;
-    case 2: neon_panel_m2(panel, x, t, reach, acc); break;
-    case 3: neon_panel_m3(panel, x, t, reach, acc); break;
-    case 4: neon_panel_m4(panel, x, t, reach, acc); break;
-    case 5: neon_panel_m5(panel, x, t, reach, acc); break;
-    case 6: neon_panel_m6(panel, x, t, reach, acc); break;
-    case 7: neon_panel_m7(panel, x, t, reach, acc); break;
-    default: neon_panel_m8(panel, x, t, reach, acc); break;
     }
 }
 

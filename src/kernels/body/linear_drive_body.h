@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loops over panels and row tiles around an ISA file's run_panel(panel, x, tile, reach, n_rows, acc): blocks of panels
- * stay in L2 while all row tiles pass, outputs past n_out are never written. */
+ * Loops over panels and row tiles around an ISA file's panel_rows(panel, x, tile, reach, n_rows, acc), which is always
+ * inlined: blocks of panels stay in L2 while all row tiles pass, outputs past n_out are never written. */
 #ifndef SPL_KERNELS_LINEAR_DRIVE_BODY_H
 #define SPL_KERNELS_LINEAR_DRIVE_BODY_H
 
@@ -18,6 +18,36 @@ static inline uint32_t drive_block(size_t panel_bytes, uint32_t n_tiles) {
     if (n_tiles == 1) return 1;
     size_t n = DRIVE_L2_BYTES / panel_bytes;
     return n < 1 ? 1 : n > DRIVE_MAX_PANELS ? DRIVE_MAX_PANELS : (uint32_t)n;
+}
+
+/* One function per row count, so that the accumulators are registers. */
+#define SPL_GEN_PANEL(M)                                                                                               \
+    static void panel_rows_m##M(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,        \
+                                float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {                                            \
+        panel_rows(panel, x, t, reach, M, acc);                                                                        \
+    }
+SPL_GEN_PANEL(1)
+SPL_GEN_PANEL(2)
+SPL_GEN_PANEL(3)
+SPL_GEN_PANEL(4)
+SPL_GEN_PANEL(5)
+SPL_GEN_PANEL(6)
+SPL_GEN_PANEL(7)
+SPL_GEN_PANEL(8)
+#undef SPL_GEN_PANEL
+
+static SPL_ALWAYS_INLINE void run_panel(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
+                                        uint32_t n, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+    switch (n) {
+    case 1: panel_rows_m1(panel, x, t, reach, acc); break;
+    case 2: panel_rows_m2(panel, x, t, reach, acc); break;
+    case 3: panel_rows_m3(panel, x, t, reach, acc); break;
+    case 4: panel_rows_m4(panel, x, t, reach, acc); break;
+    case 5: panel_rows_m5(panel, x, t, reach, acc); break;
+    case 6: panel_rows_m6(panel, x, t, reach, acc); break;
+    case 7: panel_rows_m7(panel, x, t, reach, acc); break;
+    default: panel_rows_m8(panel, x, t, reach, acc); break;
+    }
 }
 
 /* Rows of 16 results to y, the last panel cut. */

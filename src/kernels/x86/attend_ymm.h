@@ -138,22 +138,6 @@ static SPL_ALWAYS_INLINE void attend_page_values(const int n_q, const bool first
 }
 #endif
 
-/* Page by page: sums of a page do not fit beside those of a tile. */
-static SPL_ALWAYS_INLINE void attend_values(const int n_q, const spl_attend_tile *tile, const uint8_t *w, uint32_t d,
-                                            uint32_t dim_begin, uint32_t dim_end, const float *factor,
-                                            float scale[][SPL_ATTEND_TILE / SPL_PAGE_TOKENS], float *acc,
-                                            size_t stride) {
-    size_t values = (size_t)SPL_PAGE_TOKENS * d;
-    for (uint32_t p = 0; p < tile->n_pages; p++, w += ATTEND_CODE_BYTES * SPL_PAGE_TOKENS) {
-        float own[ATTEND_Q_BLOCK];
-        for (int v = 0; v < n_q; v++) own[v] = scale[v][p];
-        if (p == 0)
-            attend_page_values(n_q, true, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
-                               factor, own, acc, stride);
-        else
-            attend_page_values(n_q, false, tile->block[p] + values, tile->next[p] + values, w, d, dim_begin, dim_end,
-                               factor, own, acc, stride);
-    }
-}
+#include "kernels/body/attend_pages_body.h"
 
 #endif
