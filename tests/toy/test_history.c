@@ -10,71 +10,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cache/page_pool.h"
-#include "step/step.h"
+#include "tests/support/step_rig.h"
 
 enum { CHUNK = 64, ROWS = 8, LANES = 4, MAX_TOKENS = 2 * SPL_ATTEND_SPLIT + 64 };
 
-typedef struct rig {
-    const spl_geometry *g;
-    spl_package *package;
-    spl_team *team;
-    spl_step *step;
-    spl_page_pool pool;
-    spl_page_table tables[LANES];
-    float *cells[LANES];
-    spl_pending pending[LANES];
-    void *pending_memory[LANES];
-} rig;
-
-static void *aligned(size_t n_bytes) {
-    void *memory = NULL;
-    assert_int_equal(posix_memalign(&memory, 64, n_bytes), 0);
-    memset(memory, 0, n_bytes);
-    return memory;
-}
-
-static void rig_open(rig *r, uint32_t n_threads) {
-    spl_error err;
-    spl_kernels kernels;
-    spl_tier tier = SPL_N_TIERS;
-    const char *name = getenv("SPL_TEST_TIER");
-    assert_true(!name || !*name || spl_tier_from_name(name, &tier));
-    memset(r, 0, sizeof *r);
-    r->g = spl_geometry_find("toy");
-    assert_non_null(r->g);
-    assert_int_equal(spl_package_random(&r->package, r->g, 0, true, 3, &err), SPL_OK);
-    assert_int_equal(spl_team_create(&r->team, n_threads, spl_set_ftz, &err), SPL_OK);
-    assert_int_equal(spl_kernels_select(&kernels, tier, &err), SPL_OK);
-    spl_step_config config = {.geometry = r->g,
-                              .package = r->package,
-                              .kernels = &kernels,
-                              .team = r->team,
-                              .max_rows = CHUNK,
-                              .max_logit_rows = 1,
-                              .decode = true};
-    if (spl_step_create(&r->step, &config, &err) != SPL_OK) fail_msg("%s", err.text);
-    uint32_t n_pages = LANES * (MAX_TOKENS / SPL_PAGE_TOKENS + 1);
-    assert_int_equal(spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, 0, false), n_pages, &err), SPL_OK);
-    for (int i = 0; i < LANES; i++) {
-        assert_int_equal(spl_page_table_init(&r->tables[i], MAX_TOKENS, &err), SPL_OK);
-        assert_int_equal(spl_page_table_grow(&r->tables[i], &r->pool, MAX_TOKENS, &err), SPL_OK);
-        r->cells[i] = aligned(spl_state_cell_bytes(r->g, 0));
-        r->pending_memory[i] = aligned(spl_pending_bytes(r->g, r->g->n_layers));
-        spl_pending_place(&r->pending[i], r->pending_memory[i], r->g, r->g->n_layers);
-    }
-}
-
-static void rig_close(rig *r) {
-    for (int i = 0; i < LANES; i++) {
-        spl_page_table_free(&r->tables[i], &r->pool);
-        free(r->cells[i]);
-        free(r->pending_memory[i]);
-    }
-    spl_page_pool_free(&r->pool);
-    spl_step_destroy(r->step);
-    spl_team_destroy(r->team);
-    spl_package_close(r->package);
+static void open_toy(rig *r, uint32_t n_threads) {
+    rig_open(r, &(rig_options){.geometry = "toy",
+                               .seed = 3,
+                               .with_draft = true,
+                               .n_threads = n_threads,
+                               .lane_tokens = MAX_TOKENS,
+                               .step = {.max_rows = CHUNK, .max_logit_rows = 1, .decode = true}});
 }
 
 static uint32_t token_at(uint32_t lane, uint32_t position) { return (position * 37 + lane * 11 + position / 5) % 300; }
@@ -137,10 +83,10 @@ static void shared_histories_keep_their_bits(void **state) {
     size_t n = 0;
     for (size_t t = 0; t < sizeof n_threads / sizeof n_threads[0]; t++) {
         rig r;
-        rig_open(&r, n_threads[t]);
+        open_toy(&r, n_threads[t]);
         n = (size_t)LANES * ROWS * r.g->vocab;
-        if (!expected) expected = aligned(n * sizeof(float));
-        if (!found) found = aligned(n * sizeof(float));
+        if (!expected) expected = rig_aligned(n * sizeof(float));
+        if (!found) found = rig_aligned(n * sizeof(float));
         /* chunks of 64 rows attend whole histories, smaller ones share them */
         for (uint32_t lane = 0; lane < LANES; lane++) prefill(&r, lane, lengths[lane], t % 2 ? 19 : CHUNK);
         verify(&r, lengths, 0, LANES, t ? found : expected);

@@ -13,26 +13,17 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "cache/page_pool.h"
 #include "sample/sample.h"
-#include "step/step.h"
+#include "tests/support/step_rig.h"
 
 enum { MAX_VOCAB = 512, N_PROMPT = 13, MANY_DRAWS = 100000, FEW_DRAWS = 12000, CONTEXT = 128 };
-
-/* SPL_TEST_TIER names one; the best otherwise. */
-static spl_tier tier_under_test(void) {
-    spl_tier tier = SPL_N_TIERS;
-    const char *name = getenv("SPL_TEST_TIER");
-    assert_true(!name || !*name || spl_tier_from_name(name, &tier));
-    return tier;
-}
 
 /* 100,000 draws on the best tier; the bits are equal on the others, and sanitised builds are slow. */
 static uint32_t draws_under_test(void) {
     spl_kernels best;
     spl_error err;
     assert_int_equal(spl_kernels_select(&best, SPL_N_TIERS, &err), SPL_OK);
-    spl_tier tier = tier_under_test();
+    spl_tier tier = rig_tier();
 #ifdef SPL_DEBUG
     (void)tier;
     return FEW_DRAWS;
@@ -41,88 +32,18 @@ static uint32_t draws_under_test(void) {
 #endif
 }
 
-typedef struct rig {
-    const spl_geometry *g;
-    spl_package *package;
-    spl_team *team;
-    spl_step *step;
-    spl_page_pool pool;
-    spl_page_table tables[SPL_MAX_LANES];
-    float *cells[SPL_MAX_LANES];
-    uint8_t *rings[SPL_MAX_LANES];
-    float *features[SPL_MAX_LANES];
-    spl_pending pending[SPL_MAX_LANES];
-    void *pending_memory[SPL_MAX_LANES];
-} rig;
-
-static void *aligned(size_t n_bytes) {
-    void *memory = NULL;
-    assert_int_equal(posix_memalign(&memory, 64, n_bytes), 0);
-    memset(memory, 0, n_bytes);
-    return memory;
-}
-
-static size_t width_of(const rig *r) { return (size_t)r->g->draft->n_capture * r->g->hidden; }
-
-static void rig_open(rig *r, const char *id) {
-    spl_error err;
-    spl_kernels kernels;
-    memset(r, 0, sizeof *r);
-    r->g = spl_geometry_find(id);
-    assert_non_null(r->g);
+static void open_toy(rig *r, const char *id) {
+    rig_open(r, &(rig_options){.geometry = id,
+                               .seed = 3,
+                               .with_draft = true,
+                               .lane_tokens = CONTEXT,
+                               .step = {.max_rows = 32, .max_logit_rows = 32, .decode = true, .draft = true}});
     assert_true(r->g->vocab <= MAX_VOCAB);
-    assert_int_equal(spl_package_random(&r->package, r->g, 0, true, 3, &err), SPL_OK);
-    assert_int_equal(spl_team_create(&r->team, 1, spl_set_ftz, &err), SPL_OK);
-    assert_int_equal(spl_kernels_select(&kernels, tier_under_test(), &err), SPL_OK);
-    spl_step_config config = {.geometry = r->g,
-                              .package = r->package,
-                              .kernels = &kernels,
-                              .team = r->team,
-                              .max_rows = 32,
-                              .max_logit_rows = 32,
-                              .decode = true,
-                              .draft = true};
-    if (spl_step_create(&r->step, &config, &err) != SPL_OK) fail_msg("%s", err.text);
-    assert_int_equal(spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, 0, false), 64, &err), SPL_OK);
-    for (int i = 0; i < SPL_MAX_LANES; i++) {
-        assert_int_equal(spl_page_table_init(&r->tables[i], CONTEXT, &err), SPL_OK);
-        assert_int_equal(spl_page_table_grow(&r->tables[i], &r->pool, CONTEXT, &err), SPL_OK);
-        r->cells[i] = aligned(spl_state_cell_bytes(r->g, 0));
-        r->rings[i] = aligned(spl_draft_ring_bytes(r->g, false));
-        r->features[i] = aligned(SPL_BLOCK_ROWS * width_of(r) * sizeof(float));
-        r->pending_memory[i] = aligned(spl_pending_bytes(r->g, r->g->n_layers));
-        spl_pending_place(&r->pending[i], r->pending_memory[i], r->g, r->g->n_layers);
-    }
-}
-
-static void rig_close(rig *r) {
-    for (int i = 0; i < SPL_MAX_LANES; i++) {
-        spl_page_table_free(&r->tables[i], &r->pool);
-        free(r->cells[i]);
-        free(r->rings[i]);
-        free(r->features[i]);
-        free(r->pending_memory[i]);
-    }
-    spl_page_pool_free(&r->pool);
-    spl_step_destroy(r->step);
-    spl_team_destroy(r->team);
-    spl_package_close(r->package);
-}
-
-static spl_segment segment_of(rig *r, uint32_t lane, uint32_t row_begin, uint32_t n_rows, uint32_t position) {
-    return (spl_segment){.row_begin = row_begin,
-                         .n_rows = n_rows,
-                         .position = position,
-                         .page_table = r->tables[lane].ids,
-                         .cell = r->cells[lane],
-                         .pending = &r->pending[lane],
-                         .n_commit = n_rows,
-                         .ring = r->rings[lane]};
 }
 
 static void prefill(rig *r, uint32_t lane, const uint32_t *tokens, uint32_t n) {
     spl_error err;
-    spl_segment seg = segment_of(r, lane, 0, n, 0);
+    spl_segment seg = rig_segment(r, lane, 0, n, 0);
     uint32_t last = n - 1;
     spl_batch batch = {.tokens = tokens,
                        .n_rows = n,
@@ -186,7 +107,7 @@ static double chi_z(const uint32_t *seen, const double *p, uint32_t n_cells, uin
 static void exact(rig *r, const float *logits, const spl_sampling *sampling, spl_penalties *penalties, double *p) {
     spl_error err;
     spl_dist d;
-    void *scratch = aligned(spl_dist_scratch_bytes(r->g->vocab));
+    void *scratch = rig_aligned(spl_dist_scratch_bytes(r->g->vocab));
     spl_dist_input in = {.logits = logits, .vocab = r->g->vocab, .sampling = sampling, .penalties = penalties};
     assert_int_equal(spl_dist_build(&d, &in, scratch, &err), SPL_OK);
     for (uint32_t i = 0; i < r->g->vocab; i++) p[i] = (double)spl_dist_p(&d, i) / d.sum;
@@ -206,7 +127,7 @@ static void check_law(const spl_sampling *sampling) {
     uint32_t n_draws = draws_under_test();
     spl_error err;
     rig r;
-    rig_open(&r, "toy-tiny");
+    open_toy(&r, "toy-tiny");
     fill_prompt(prompt, N_PROMPT);
     memset(first, 0, sizeof first);
     memset(guessed, 0, sizeof guessed);
@@ -214,11 +135,11 @@ static void check_law(const spl_sampling *sampling) {
     memset(lanes, 0, sizeof lanes);
     for (uint32_t i = 0; i < LANES; i++) {
         prefill(&r, i, prompt, N_PROMPT - 1);
-        segments[i] = segment_of(&r, i, i * 8, 8, N_PROMPT - 1);
+        segments[i] = rig_segment(&r, i, i * 8, 8, N_PROMPT - 1);
         segments[i].n_commit = 0;
         segments[i].features = r.features[i];
         tokens[i * 8] = prompt[N_PROMPT - 1];
-        penalty_memory[i] = aligned(spl_penalties_bytes(CONTEXT, r.g->vocab));
+        penalty_memory[i] = rig_aligned(spl_penalties_bytes(CONTEXT, r.g->vocab));
     }
     for (uint32_t at = 0; at < n_draws; at += LANES) {
         for (uint32_t i = 0; i < LANES; i++) {
@@ -307,7 +228,7 @@ static uint32_t step_with(rig *r, uint32_t lane, uint32_t position, uint32_t n_p
                           const uint32_t *truth, uint32_t accept, bool drafts, uint32_t *out) {
     static const spl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     uint32_t tokens[8] = {truth[0]};
-    spl_segment seg = segment_of(r, lane, 0, 8, position);
+    spl_segment seg = rig_segment(r, lane, 0, 8, position);
     spl_decode_lane d = {.drafts = drafts, .sampling = &greedy, .limits = {.max_retained = 8}};
     seg.n_commit = 0;
     seg.n_pending = n_pending;
@@ -330,14 +251,14 @@ static void states_after_every_acceptance(void **state) {
     enum { N = 40 };
     rig r;
     uint32_t prompt[N_PROMPT], truth[N + 16], out[8];
-    rig_open(&r, "toy");
+    open_toy(&r, "toy");
     fill_prompt(prompt, N_PROMPT);
     /* Greedy text, one row at a time, on lane 0. */
     prefill(&r, 0, prompt, N_PROMPT - 1);
     truth[0] = prompt[N_PROMPT - 1];
     static const spl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     for (uint32_t i = 0; i < N + 15; i++) {
-        spl_segment seg = segment_of(&r, 0, 0, 1, N_PROMPT - 1 + i);
+        spl_segment seg = rig_segment(&r, 0, 0, 1, N_PROMPT - 1 + i);
         spl_decode_lane d = {.sampling = &greedy, .limits = {.max_retained = 1}};
         decode(&r, truth + i, &seg, &d, 1);
         truth[i + 1] = d.result.tokens[0];
@@ -358,7 +279,7 @@ static void states_after_every_acceptance(void **state) {
             n_pending = retained;
         }
         /* Fold what is pending by one plain row and compare with lane 2, prefilled over the same tokens. */
-        spl_segment seg = segment_of(&r, 1, 0, 1, N_PROMPT - 1 + at);
+        spl_segment seg = rig_segment(&r, 1, 0, 1, N_PROMPT - 1 + at);
         spl_decode_lane d = {
             .sampling = &greedy, .limits = {.max_retained = 1}, .context = r.features[1], .n_context = n_pending};
         seg.n_pending = n_pending;
@@ -372,7 +293,7 @@ static void states_after_every_acceptance(void **state) {
         for (uint32_t from = 0; from < n_all; from += 20) {
             spl_error err;
             uint32_t n = n_all - from < 20 ? n_all - from : 20, last = n - 1;
-            spl_segment fresh = segment_of(&r, 2, 0, n, from);
+            spl_segment fresh = rig_segment(&r, 2, 0, n, from);
             spl_batch batch = {.tokens = all + from,
                                .n_rows = n,
                                .segments = &fresh,
@@ -386,7 +307,7 @@ static void states_after_every_acceptance(void **state) {
         assert_memory_equal(r.cells[1], r.cells[2], (size_t)spl_state_cell_bytes(r.g, 0));
         /* So do the rings, once the newest row, which waits in the features, has entered. */
         uint32_t next = d.result.tokens[0];
-        seg = segment_of(&r, 1, 0, 1, n_all);
+        seg = rig_segment(&r, 1, 0, 1, n_all);
         d = (spl_decode_lane){
             .sampling = &greedy, .limits = {.max_retained = 1}, .context = r.features[1], .n_context = 1};
         decode(&r, &next, &seg, &d, 1);
@@ -400,14 +321,14 @@ static void drafted_text_is_greedy_text(void **state) {
     (void)state;
     rig r;
     uint32_t prompt[N_PROMPT], truth[80], out[8];
-    rig_open(&r, "toy-tiny");
+    open_toy(&r, "toy-tiny");
     fill_prompt(prompt, N_PROMPT);
     prefill(&r, 0, prompt, N_PROMPT - 1);
     prefill(&r, 1, prompt, N_PROMPT - 1);
     truth[0] = prompt[N_PROMPT - 1];
     static const spl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
     for (uint32_t i = 0; i < 60; i++) {
-        spl_segment seg = segment_of(&r, 0, 0, 1, N_PROMPT - 1 + i);
+        spl_segment seg = rig_segment(&r, 0, 0, 1, N_PROMPT - 1 + i);
         spl_decode_lane d = {.sampling = &greedy, .limits = {.max_retained = 1}};
         decode(&r, truth + i, &seg, &d, 1);
         truth[i + 1] = d.result.tokens[0];

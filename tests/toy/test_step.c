@@ -12,92 +12,22 @@
 #include <string.h>
 
 #include "base/compiler.h"
-#include "cache/page_pool.h"
-#include "step/step.h"
+#include "tests/support/step_rig.h"
 
 enum { MAX_ROWS = 64, MAX_TOKENS = 256 };
 
-/* SPL_TEST_TIER names one; the best otherwise. */
-static spl_tier tier_under_test(void) {
-    spl_tier tier = SPL_N_TIERS;
-    const char *name = getenv("SPL_TEST_TIER");
-    assert_true(!name || !*name || spl_tier_from_name(name, &tier));
-    return tier;
-}
-
-/* One model with one lane's worth of memory per lane. */
-typedef struct rig {
-    const spl_geometry *g;
-    spl_package *package;
-    spl_team *team;
-    spl_kernels kernels;
-    spl_step *step;
-    spl_page_pool pool;
-    spl_page_table tables[SPL_MAX_LANES];
-    float *cells[SPL_MAX_LANES];
-    spl_pending pending[SPL_MAX_LANES];
-    void *pending_memory[SPL_MAX_LANES];
-    size_t cell_bytes;
-} rig;
-
-static void *aligned(size_t n_bytes) {
-    void *memory = NULL;
-    assert_int_equal(posix_memalign(&memory, 64, n_bytes), 0);
-    memset(memory, 0, n_bytes);
-    return memory;
-}
-
-static void rig_open(rig *r, const char *id, uint32_t n_threads, bool oracle) {
-    spl_error err;
-    memset(r, 0, sizeof *r);
-    r->g = spl_geometry_find(id);
-    assert_non_null(r->g);
-    assert_int_equal(spl_package_random(&r->package, r->g, 0, false, 7, &err), SPL_OK);
-    assert_int_equal(spl_team_create(&r->team, n_threads, spl_set_ftz, &err), SPL_OK);
-    assert_int_equal(spl_kernels_select(&r->kernels, tier_under_test(), &err), SPL_OK);
-    spl_step_config config = {.geometry = r->g,
-                              .package = r->package,
-                              .kernels = &r->kernels,
-                              .team = r->team,
-                              .max_rows = MAX_ROWS,
-                              .max_logit_rows = MAX_ROWS,
-                              .capture = r->g->draft != NULL,
-                              .oracle = oracle};
-    assert_int_equal(spl_step_create(&r->step, &config, &err), SPL_OK);
-    assert_int_equal(spl_page_pool_init(&r->pool, spl_kv_page_bytes(r->g, 0, oracle), 64, &err), SPL_OK);
-    r->cell_bytes = spl_state_cell_bytes(r->g, 0);
-    for (int i = 0; i < SPL_MAX_LANES; i++) {
-        assert_int_equal(spl_page_table_init(&r->tables[i], MAX_TOKENS, &err), SPL_OK);
-        assert_int_equal(spl_page_table_grow(&r->tables[i], &r->pool, MAX_TOKENS, &err), SPL_OK);
-        r->cells[i] = aligned(r->cell_bytes);
-        r->pending_memory[i] = aligned(spl_pending_bytes(r->g, r->g->n_layers));
-        spl_pending_place(&r->pending[i], r->pending_memory[i], r->g, r->g->n_layers);
-    }
-}
-
-static void rig_close(rig *r) {
-    for (int i = 0; i < SPL_MAX_LANES; i++) {
-        spl_page_table_free(&r->tables[i], &r->pool);
-        free(r->cells[i]);
-        free(r->pending_memory[i]);
-    }
-    spl_page_pool_free(&r->pool);
-    spl_step_destroy(r->step);
-    spl_team_destroy(r->team);
-    spl_package_close(r->package);
+static void open_toy(rig *r, const char *id, uint32_t n_threads, bool oracle) {
+    const spl_geometry *g = spl_geometry_find(id);
+    rig_open(
+        r, &(rig_options){
+               .geometry = id,
+               .seed = 7,
+               .n_threads = n_threads,
+               .lane_tokens = MAX_TOKENS,
+               .step = {.max_rows = MAX_ROWS, .max_logit_rows = MAX_ROWS, .capture = g && g->draft, .oracle = oracle}});
 }
 
 static uint32_t token_at(uint32_t i) { return (i * 2654435761u >> 7) % 480u; }
-
-static spl_segment segment_of(rig *r, uint32_t lane, uint32_t row_begin, uint32_t n_rows, uint32_t position) {
-    return (spl_segment){.row_begin = row_begin,
-                         .n_rows = n_rows,
-                         .position = position,
-                         .page_table = r->tables[lane].ids,
-                         .cell = r->cells[lane],
-                         .pending = &r->pending[lane],
-                         .n_commit = n_rows};
-}
 
 static void run(rig *r, const uint32_t *tokens, const spl_segment *segments, uint32_t n_segments, uint32_t n_rows) {
     spl_error err;
@@ -116,12 +46,12 @@ static void run(rig *r, const uint32_t *tokens, const spl_segment *segments, uin
 
 /* Runs n_tokens tokens of one lane in chunks of `chunk` rows and keeps every row's logits. */
 static float *run_chunked(rig *r, uint32_t lane, uint32_t n_tokens, uint32_t chunk) {
-    float *kept = aligned(sizeof(float) * n_tokens * r->g->vocab);
+    float *kept = rig_aligned(sizeof(float) * n_tokens * r->g->vocab);
     uint32_t tokens[MAX_TOKENS];
     for (uint32_t i = 0; i < n_tokens; i++) tokens[i] = token_at(i);
     for (uint32_t at = 0; at < n_tokens; at += chunk) {
         uint32_t n = n_tokens - at < chunk ? n_tokens - at : chunk;
-        spl_segment seg = segment_of(r, lane, 0, n, at);
+        spl_segment seg = rig_segment(r, lane, 0, n, at);
         run(r, tokens + at, &seg, 1, n);
         memcpy(kept + (size_t)at * r->g->vocab, spl_step_logits(r->step), sizeof(float) * n * r->g->vocab);
     }
@@ -143,18 +73,18 @@ static void rows_do_not_depend_on_chunk_or_threads(void **state) {
     enum { N = 75 };
     for (size_t shape = 0; shape < SPL_COUNT(shapes); shape++) {
         rig r;
-        rig_open(&r, shapes[shape], 1, false);
+        open_toy(&r, shapes[shape], 1, false);
         float *base = run_chunked(&r, 0, N, 1);
         for (size_t i = 0; i < (size_t)N * r.g->vocab; i++) assert_true(isfinite(base[i]));
         assert_true(base[0] != base[r.g->vocab]);
-        float *cell = aligned(r.cell_bytes);
+        float *cell = rig_aligned(r.cell_bytes);
         memcpy(cell, r.cells[0], r.cell_bytes);
         size_t n_bytes = sizeof(float) * N * r.g->vocab;
         rig_close(&r);
         for (uint32_t threads = 1; threads <= 3; threads++) {
             for (uint32_t chunk = 2; chunk <= 64; chunk = next_chunk(chunk)) {
                 if (threads > 1 && chunk != 5 && chunk != 8 && chunk != 31) continue;
-                rig_open(&r, shapes[shape], threads, false);
+                open_toy(&r, shapes[shape], threads, false);
                 float *other = run_chunked(&r, chunk % SPL_MAX_LANES, N, chunk);
                 assert_memory_equal(base, other, n_bytes);
                 assert_memory_equal(cell, r.cells[chunk % SPL_MAX_LANES], r.cell_bytes);
@@ -172,15 +102,15 @@ static void lanes_do_not_depend_on_each_other(void **state) {
     (void)state;
     enum { N = 40 };
     rig r;
-    rig_open(&r, "toy", 2, false);
+    open_toy(&r, "toy", 2, false);
     float *base = run_chunked(&r, 0, N, 8);
     rig_close(&r);
-    rig_open(&r, "toy", 2, false);
+    open_toy(&r, "toy", 2, false);
     uint32_t tokens[MAX_ROWS];
     for (uint32_t at = 0; at < N; at += 8) {
         spl_segment segments[SPL_MAX_LANES];
         for (uint32_t lane = 0; lane < SPL_MAX_LANES; lane++) {
-            segments[lane] = segment_of(&r, lane, lane * 8, 8, at);
+            segments[lane] = rig_segment(&r, lane, lane * 8, 8, at);
             for (uint32_t i = 0; i < 8; i++) tokens[lane * 8 + i] = token_at(at + i);
         }
         run(&r, tokens, segments, SPL_MAX_LANES, 32);
@@ -198,16 +128,16 @@ static void deferred_commits_equal_immediate_ones(void **state) {
     (void)state;
     enum { N = 41 };
     rig r;
-    rig_open(&r, "toy", 2, false);
+    open_toy(&r, "toy", 2, false);
     float *base = run_chunked(&r, 0, N, 1);
     rig_close(&r);
     for (uint32_t retained = 1; retained <= 8; retained++) {
-        rig_open(&r, "toy", 2, false);
+        open_toy(&r, "toy", 2, false);
         uint32_t n_pending = 0;
         for (uint32_t at = 0; at + 8 <= N; at += retained) {
             uint32_t tokens[8];
             for (uint32_t i = 0; i < 8; i++) tokens[i] = i < retained ? token_at(at + i) : 479u - i; /* wrong guesses */
-            spl_segment seg = segment_of(&r, 0, 0, 8, at);
+            spl_segment seg = rig_segment(&r, 0, 0, 8, at);
             seg.n_commit = 0;
             seg.n_pending = n_pending;
             run(&r, tokens, &seg, 1, 8);
