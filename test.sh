@@ -81,7 +81,7 @@ part_asan() {
         UBSAN_OPTIONS=print_stacktrace=1 run_programs $(programs build-asan unit kernels toy torture)
 }
 part_tsan() {
-    threaded=$(grep -lE 'pthread|spl_team|splash_open|spl_engine' tests/unit/test_*.c tests/toy/test_*.c tests/torture/test_*.c 2>/dev/null |
+    threaded=$(grep -lE 'pthread|spl_team|rig_open|splash_open|spl_engine' tests/unit/test_*.c tests/toy/test_*.c tests/torture/test_*.c 2>/dev/null |
         grep -v test_law) # statistics over many seeds: the same code as test_engine, far too long here
     targets=
     for source in $threaded; do targets="$targets build-tsan/${source%.c}"; done
