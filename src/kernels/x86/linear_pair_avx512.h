@@ -185,6 +185,7 @@ typedef struct pair_stream {
     const uint8_t *panel[2];
     size_t at, n_bytes;
     uint32_t lines_per_group;
+    size_t q_ahead; /* bytes from a row tile's activations to those of the next one */
 } pair_stream;
 
 static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
@@ -204,6 +205,8 @@ static SPL_ALWAYS_INLINE void pair_rows(const pair_group *w, uint32_t n_groups, 
     for (uint32_t g = 0; g < n_groups; g++, w++) {
         __m512i dot[2][SPL_TILE_M];
         pair_ask(next);
+        for (int m = 0; m < M; m++) /* row tiles lie far apart, no hardware prefetcher follows */
+            _mm_prefetch((const char *)((uintptr_t)q + next->q_ahead + SPL_GROUP * (size_t)m), _MM_HINT_T0);
         for (int m = 0; m < M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
         pair_step(w, 0, q, M, dot);
         pair_step(w, 1, q, M, dot);
@@ -261,7 +264,8 @@ static void pair_tiles(const uint8_t *const panels[2], const spl_q8_rows *x, uin
         uint32_t n_groups = groups - g < PAIR_GROUPS ? groups - g : PAIR_GROUPS;
         size_t at = (size_t)g * SPL_Q4_TILE_BYTES, then = at + n_groups * SPL_Q4_TILE_BYTES;
         pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
-                            .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_tiles - 1) / n_tiles};
+                            .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_tiles - 1) / n_tiles,
+                            .q_ahead = (size_t)SPL_TILE_M * x->k};
         for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
         for (uint32_t i = 0; i < n_groups; i++) {
             const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES,
