@@ -65,12 +65,13 @@ static SPL_ALWAYS_INLINE void pair_add(pair_sums *acc, const __m512i dot[2][SPL_
     }
 }
 
-/* Line `offset` of what comes `near` and `far` bytes on, for both panels. */
+/* Line `offset` of what comes `near` and `far` bytes on. */
+static SPL_ALWAYS_INLINE void panel_prefetch(const uint8_t *panel, size_t near, size_t far, size_t offset) {
+    _mm_prefetch((const char *)((uintptr_t)panel + near + offset), _MM_HINT_T0);
+    _mm_prefetch((const char *)((uintptr_t)panel + far + offset), _MM_HINT_T1);
+}
 static SPL_ALWAYS_INLINE void pair_prefetch(const uint8_t *const panel[2], size_t near, size_t far, size_t offset) {
-    for (int p = 0; p < 2; p++) {
-        _mm_prefetch((const char *)((uintptr_t)panel[p] + near + offset), _MM_HINT_T0);
-        _mm_prefetch((const char *)((uintptr_t)panel[p] + far + offset), _MM_HINT_T1);
-    }
+    for (int p = 0; p < 2; p++) panel_prefetch(panel[p], near, far, offset);
 }
 
 /* Products of both panels, each with the broadcast in its operand. */
@@ -132,8 +133,7 @@ static SPL_ALWAYS_INLINE void two_tiles_line(const uint8_t *panel, const int8_t 
     const size_t offset = 64 + 64 * (size_t)j;
     __m512i w = _mm512_load_si512((const void *)(panel + offset));
     __m512i lo = _mm512_and_si512(w, low), hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
-    _mm_prefetch((const char *)((uintptr_t)panel + near + offset), _MM_HINT_T0);
-    _mm_prefetch((const char *)((uintptr_t)panel + far + offset), _MM_HINT_T1);
+    panel_prefetch(panel, near, far, offset);
     for (int t = 0; t < 2; t++)
         for (int m = 0; m < SPL_TILE_M; m++) dot[t][m] = dot_inputs(dot[t][m], lo, q[t] + m * SPL_GROUP + 8 * j);
     for (int t = 0; t < 2; t++)
@@ -149,8 +149,7 @@ static void panel_two_tiles(const uint8_t *panel, const spl_q8_rows *x, uint32_t
         const size_t row[2] = {first + g * SPL_TILE_M, second + g * SPL_TILE_M};
         const int8_t *const q[2] = {x->q + row[0] * SPL_GROUP, x->q + row[1] * SPL_GROUP};
         __m512i dot[2][SPL_TILE_M];
-        _mm_prefetch((const char *)((uintptr_t)panel + near), _MM_HINT_T0);
-        _mm_prefetch((const char *)((uintptr_t)panel + far), _MM_HINT_T1);
+        panel_prefetch(panel, near, far, 0);
         for (int m = 0; m < SPL_TILE_M; m++) dot[0][m] = dot[1][m] = _mm512_setzero_si512();
         two_tiles_line(panel, q, 0, near, far, dot);
         two_tiles_line(panel, q, 1, near, far, dot);
