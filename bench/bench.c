@@ -209,6 +209,7 @@ spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *
     bool first = out->n++ == 0;
     sum->read_gb += r.read_gb;
     sum->int8_gmac += r.int8_gmac;
+    sum->vector_gmac += r.vector_gmac;
     sum->read_gb_min = first ? r.read_gb_min : fmin(sum->read_gb_min, r.read_gb_min);
     sum->read_gb_max = first ? r.read_gb_max : fmax(sum->read_gb_max, r.read_gb_max);
     sum->int8_gmac_min = first ? r.int8_gmac_min : fmin(sum->int8_gmac_min, r.int8_gmac_min);
@@ -218,6 +219,7 @@ spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *
 
 double spl_read_rate(const spl_bench_rates *rates) { return rates->sum.read_gb / rates->n; }
 double spl_int8_rate(const spl_bench_rates *rates) { return rates->sum.int8_gmac / rates->n; }
+double spl_vector_rate(const spl_bench_rates *rates) { return rates->sum.vector_gmac / rates->n; }
 
 void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates) {
     spl_put_real(j, "read_gb_per_second", spl_read_rate(rates));
@@ -226,6 +228,7 @@ void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates) {
     spl_put_real(j, "int8_gmac_per_second", spl_int8_rate(rates));
     spl_put_real(j, "int8_gmac_per_second_min", rates->sum.int8_gmac_min);
     spl_put_real(j, "int8_gmac_per_second_max", rates->sum.int8_gmac_max);
+    if (rates->sum.vector_gmac > 0) spl_put_real(j, "int8_vector_gmac_per_second", spl_vector_rate(rates));
 }
 
 double spl_roof_seconds(const spl_bench_rates *rates, uint64_t n_bytes, uint64_t n_macs) {

@@ -66,8 +66,9 @@ typedef struct spl_bench_rates {
 /* Measures both rates once more; part of every run that reports a speed. *out starts as zeroes. */
 spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *out, spl_error *err);
 void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates);
-double spl_read_rate(const spl_bench_rates *rates); /* GB/s, mean of the medians */
-double spl_int8_rate(const spl_bench_rates *rates); /* GMAC/s */
+double spl_read_rate(const spl_bench_rates *rates);   /* GB/s, mean of the medians */
+double spl_int8_rate(const spl_bench_rates *rates);   /* GMAC/s */
+double spl_vector_rate(const spl_bench_rates *rates); /* the same by vectors where int8 goes by tiles, else 0 */
 /* Time that memory or arithmetic alone would need. */
 double spl_roof_seconds(const spl_bench_rates *rates, uint64_t n_bytes, uint64_t n_macs);
 

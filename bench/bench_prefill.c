@@ -88,6 +88,8 @@ static void report(spl_bench_json *j, const spl_rig *r, uint32_t n_tokens, const
     spl_put_real(j, "roof_seconds", w.roof_seconds);
     spl_put_real(j, "roof_tokens_per_second", n_tokens / w.roof_seconds);
     spl_put_real(j, "roof_fraction", w.roof_seconds / spl_samples_median(seconds));
+    double vector = spl_vector_rate(rates) * 1e9;
+    if (vector > 0) spl_put_real(j, "of_int8_vector", (double)w.macs / vector / spl_samples_median(seconds));
     uint32_t n_chunks = (n_tokens + SPL_BENCH_CHUNK_ROWS - 1) / SPL_BENCH_CHUNK_ROWS;
     uint32_t rows = n_tokens / n_chunks;
     spl_put(j, "stages",

@@ -284,29 +284,34 @@ static int by_value(const void *a, const void *b) {
 }
 static json_t *share(double rate, double roof) { return rate > 0 && roof > 0 ? json_real(rate / roof) : json_null(); }
 
-static json_t *op_json(const op *o, double seconds[ROUNDS], double read, double dot) {
+static json_t *op_json(const op *o, double seconds[ROUNDS], double read, double dot, double vector) {
     qsort(seconds, ROUNDS, sizeof seconds[0], by_value);
     double median = seconds[ROUNDS / 2], gb = o->bytes / median * 1e-9, gmac = o->macs / median * 1e-9;
-    return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "op", o->name, "rows", (int)o->rows,
-                     "context_tokens", (int)o->context, "microseconds", median * 1e6, "microseconds_min",
-                     seconds[0] * 1e6, "microseconds_max", seconds[ROUNDS - 1] * 1e6, "gb_per_second", gb,
-                     "gmac_per_second", gmac, "of_read", share(gb, read), "of_int8", share(gmac, dot));
+    json_t *j = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "op", o->name, "rows", (int)o->rows,
+                          "context_tokens", (int)o->context, "microseconds", median * 1e6, "microseconds_min",
+                          seconds[0] * 1e6, "microseconds_max", seconds[ROUNDS - 1] * 1e6, "gb_per_second", gb,
+                          "gmac_per_second", gmac, "of_read", share(gb, read), "of_int8", share(gmac, dot));
+    if (j && vector > 0) (void)json_object_set_new(j, "of_int8_vector", share(gmac, vector));
+    return j;
 }
 
 static spl_status measure(world *w, json_t **out, spl_error *err) {
     op ops[MAX_OPS];
-    double seconds[MAX_OPS][ROUNDS], read[ROUNDS], dot[ROUNDS];
+    double seconds[MAX_OPS][ROUNDS], read[ROUNDS], dot[ROUNDS], vector[ROUNDS];
     uint32_t n = list_ops(ops);
     for (int round = 0; round < ROUNDS; round++) { /* roofs and operations in turn, so that all meet the same noise */
         read[round] = spl_roof_read(&w->roof);
         dot[round] = spl_roof_dot(&w->roof);
+        vector[round] = spl_roof_vector_dot(&w->roof);
         for (uint32_t i = 0; i < n; i++) seconds[i][round] = seconds_of(w, &ops[i]);
     }
     qsort(read, ROUNDS, sizeof read[0], by_value);
     qsort(dot, ROUNDS, sizeof dot[0], by_value);
+    qsort(vector, ROUNDS, sizeof vector[0], by_value);
     json_t *list = json_array();
     for (uint32_t i = 0; i < n && list; i++)
-        if (json_array_append_new(list, op_json(&ops[i], seconds[i], read[ROUNDS / 2], dot[ROUNDS / 2])) != 0) {
+        if (json_array_append_new(
+                list, op_json(&ops[i], seconds[i], read[ROUNDS / 2], dot[ROUNDS / 2], vector[ROUNDS / 2])) != 0) {
             json_decref(list);
             list = NULL;
         }
@@ -314,6 +319,8 @@ static spl_status measure(world *w, json_t **out, spl_error *err) {
                      "read_gb_per_second_min", read[0], "read_gb_per_second_max", read[ROUNDS - 1],
                      "int8_gmac_per_second", dot[ROUNDS / 2], "int8_gmac_per_second_min", dot[0],
                      "int8_gmac_per_second_max", dot[ROUNDS - 1], "ops", list); /* takes the list, also when it fails */
+    if (*out && vector[ROUNDS / 2] > 0)
+        (void)json_object_set_new(*out, "int8_vector_gmac_per_second", json_real(vector[ROUNDS / 2]));
     return *out ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory for the result");
 }
 

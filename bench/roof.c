@@ -78,6 +78,7 @@ static uint64_t run_dots(spl_tier tier, const uint8_t *bytes, uint64_t rounds) {
     case SPL_TIER_AVX2: sink = spl_roof_dots_avx2(bytes, rounds); return CHAINS * 32;
     case SPL_TIER_AVXVNNI: sink = spl_roof_dots_avxvnni(bytes, rounds); return CHAINS * 32;
     case SPL_TIER_AVX512VNNI: sink = spl_roof_dots_avx512vnni(bytes, rounds); return CHAINS * 64;
+    case SPL_TIER_AMX: sink = spl_roof_dots_amx(bytes, rounds); return SPL_ROOF_TILES * 16 * 16 * 64;
 #elif defined(__aarch64__)
     case SPL_TIER_NEON: sink = spl_roof_dots_neon(bytes, rounds); return CHAINS * 8;
     case SPL_TIER_NEON_DOTPROD: sink = spl_roof_dots_neon_dotprod(bytes, rounds); return CHAINS * 16;
@@ -89,11 +90,12 @@ static uint64_t run_dots(spl_tier tier, const uint8_t *bytes, uint64_t rounds) {
 
 typedef struct dot_run {
     const spl_roof *roof;
+    spl_tier tier;
     uint64_t macs[MAX_MEMBERS];
 } dot_run;
 static void dot_share(void *arg, uint32_t member) {
     dot_run *run = arg;
-    run->macs[member] = DOT_ROUNDS * run_dots(run->roof->tier, run->roof->memory, DOT_ROUNDS);
+    run->macs[member] = DOT_ROUNDS * run_dots(run->tier, run->roof->memory, DOT_ROUNDS);
 }
 
 spl_status spl_roof_open(spl_roof *roof, spl_team *team, spl_tier tier, spl_error *err) {
@@ -114,14 +116,19 @@ static double read_rate(spl_roof *roof, void (*read)(void *arg, uint32_t member)
     return (double)roof->n_bytes / (double)(spl_now_ns() - start);
 }
 double spl_roof_read(spl_roof *roof) { return fmax(read_rate(roof, read_plain), read_rate(roof, read_asking)); }
-double spl_roof_dot(spl_roof *roof) {
-    dot_run run = {.roof = roof};
+static double dot_rate(spl_roof *roof, spl_tier tier) {
+    dot_run run = {.roof = roof, .tier = tier};
     double macs = 0;
     uint64_t start = spl_now_ns();
     spl_team_run(roof->team, dot_share, &run);
     uint64_t ns = spl_now_ns() - start;
     for (uint32_t i = 0; i < spl_team_size(roof->team); i++) macs += (double)run.macs[i];
     return macs / (double)ns;
+}
+
+double spl_roof_dot(spl_roof *roof) { return dot_rate(roof, roof->tier); }
+double spl_roof_vector_dot(spl_roof *roof) {
+    return roof->tier == SPL_TIER_AMX ? dot_rate(roof, SPL_TIER_AVX512VNNI) : 0;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -132,17 +139,20 @@ static int by_value(const void *a, const void *b) {
 spl_status spl_roof_measure(uint32_t n_threads, spl_tier tier, spl_roof_rates *out, spl_error *err) {
     spl_team *team = NULL;
     spl_roof roof = {0};
-    double read[ROUNDS], dot[ROUNDS];
+    double read[ROUNDS], dot[ROUNDS], vector[ROUNDS];
     spl_status st = spl_team_create(&team, n_threads, spl_set_ftz, err);
     if (st == SPL_OK) st = spl_roof_open(&roof, team, tier, err);
     if (st == SPL_OK) {
         for (int i = 0; i < ROUNDS; i++) {
             read[i] = spl_roof_read(&roof);
             dot[i] = spl_roof_dot(&roof);
+            vector[i] = spl_roof_vector_dot(&roof);
         }
         qsort(read, ROUNDS, sizeof read[0], by_value);
         qsort(dot, ROUNDS, sizeof dot[0], by_value);
-        *out = (spl_roof_rates){read[ROUNDS / 2], read[0], read[ROUNDS - 1], dot[ROUNDS / 2], dot[0], dot[ROUNDS - 1]};
+        qsort(vector, ROUNDS, sizeof vector[0], by_value);
+        *out = (spl_roof_rates){read[ROUNDS / 2], read[0],         read[ROUNDS - 1],  dot[ROUNDS / 2],
+                                dot[0],           dot[ROUNDS - 1], vector[ROUNDS / 2]};
     }
     spl_roof_close(&roof);
     spl_team_destroy(team);
@@ -157,5 +167,10 @@ spl_status spl_roof_json(uint32_t n_threads, spl_tier tier, json_t **out, spl_er
     *out = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "read_gb_per_second", r.read_gb, "read_gb_per_second_min",
                      r.read_gb_min, "read_gb_per_second_max", r.read_gb_max, "int8_gmac_per_second", r.int8_gmac,
                      "int8_gmac_per_second_min", r.int8_gmac_min, "int8_gmac_per_second_max", r.int8_gmac_max);
-    return *out ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory for the result");
+    bool done = *out && (r.vector_gmac == 0 ||
+                         json_object_set_new(*out, "int8_vector_gmac_per_second", json_real(r.vector_gmac)) == 0);
+    if (done) return SPL_OK;
+    json_decref(*out);
+    *out = NULL;
+    return spl_fail(err, SPL_E_NOMEM, "no memory for the result");
 }

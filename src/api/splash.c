@@ -41,7 +41,7 @@ static spl_status choose_tier(const char *name, spl_tier *tier, bool *oracle, sp
     if (!name || *oracle || strcmp(name, "auto") == 0) return SPL_OK;
     if (spl_tier_from_name(name, tier)) return SPL_OK;
     return spl_fail(err, SPL_E_INVALID,
-                    "unknown cpu tier '%s'; known are oracle, ref, avx2, avxvnni, avx512vnni, neon, "
+                    "unknown cpu tier '%s'; known are oracle, ref, avx2, avxvnni, avx512vnni, amx, neon, "
                     "neon_dotprod, neon_i8mm",
                     name);
 }

@@ -22,7 +22,8 @@
 
 enum {
     SPL_LANES = 16,
-    SPL_TILE_M = 8,
+    SPL_TILE_M = 8,          /* activation rows of a row tile */
+    SPL_Q8_BLOCK_ROWS = 16,  /* rows whose groups lie side by side: two row tiles */
     SPL_MAX_HEAD_DIM = 256,  /* attention and GDN; multiples of 16 */
     SPL_ATTEND_SPLIT = 2048, /* tokens of one partial softmax: fixed, so a history may be shared by threads */
     SPL_ATTEND_TILE = 128    /* tokens between two looks at the running maximum */
@@ -34,6 +35,7 @@ enum {
     X(AVX2, "avx2")                                                                                                    \
     X(AVXVNNI, "avxvnni")                                                                                              \
     X(AVX512VNNI, "avx512vnni")                                                                                        \
+    X(AMX, "amx")                                                                                                      \
     X(NEON, "neon")                                                                                                    \
     X(NEON_DOTPROD, "neon_dotprod")                                                                                    \
     X(NEON_I8MM, "neon_i8mm")
@@ -44,11 +46,12 @@ typedef enum spl_tier {
         SPL_N_TIERS
 } spl_tier;
 
-/* Activations quantised for the integer linear: n_rows rows of k inputs, in tiles of 8 rows, the
- * last tile holding what is left (r_t = min(8, n_rows - 8 t) rows).
- *   q     int8  tile t at q + 8 t k:            [k/64][r_t][64]
- *   scale f32   tile t at scale + 8 t (k/64):   [k/64][r_t]   dx = amax / 127
- *   sum   f32   same arrangement:               (sum of the group's q) * dx, the sum of what q stands for
+/* Activations quantised for the integer linear: n_rows rows of k inputs, in blocks of 16 rows, the
+ * last block holding what is left (r_b = min(16, n_rows - 16 b) rows).
+ *   q     int8  block b at q + 16 b k:           [k/64][r_b][64]
+ *   scale f32   block b at scale + 16 b (k/64):  [k/64][r_b]   dx = amax / 127
+ *   sum   f32   same arrangement:                (sum of the group's q) * dx, the sum of what q stands for
+ * A row tile is half a block: rows 8 t .. 8 t + 7.
  * q = rint(x * (127 / amax)), ties to even, in [-127, 127]; amax below 2^-100 gives q = 0, scale = 0. */
 typedef struct spl_q8_rows {
     int8_t *q;
@@ -327,6 +330,7 @@ void spl_kernels_fill_ref(spl_kernels *k);
 void spl_kernels_fill_avx2(spl_kernels *k);
 void spl_kernels_fill_avxvnni(spl_kernels *k);
 void spl_kernels_fill_avx512vnni(spl_kernels *k);
+void spl_kernels_fill_amx(spl_kernels *k);
 void spl_kernels_fill_neon(spl_kernels *k);
 void spl_kernels_fill_neon_dotprod(spl_kernels *k);
 void spl_kernels_fill_neon_i8mm(spl_kernels *k);

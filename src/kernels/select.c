@@ -42,6 +42,7 @@ static void fill(spl_kernels *k, spl_tier tier) {
     case SPL_TIER_AVX2: spl_kernels_fill_avx2(k); break;
     case SPL_TIER_AVXVNNI: spl_kernels_fill_avxvnni(k); break;
     case SPL_TIER_AVX512VNNI: spl_kernels_fill_avx512vnni(k); break;
+    case SPL_TIER_AMX: spl_kernels_fill_amx(k); break;
 #elif defined(__aarch64__)
     case SPL_TIER_NEON: spl_kernels_fill_neon(k); break;
     case SPL_TIER_NEON_DOTPROD: spl_kernels_fill_neon_dotprod(k); break;

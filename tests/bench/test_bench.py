@@ -38,7 +38,7 @@ def refused(code, *arguments, env=None):
 def check_common(r, kind):
     assert r["kind"] == kind
     assert "core" in r["machine"]
-    assert r["cpu_tier"] in ("ref", "avx2", "avxvnni", "avx512vnni", "neon", "neon_dotprod", "neon_i8mm")
+    assert r["cpu_tier"] in ("ref", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "neon_dotprod", "neon_i8mm")
     assert r["threads"] >= 1
     assert r["commit"]
     assert r["load_average"] >= 0
@@ -47,6 +47,8 @@ def check_common(r, kind):
 def check_rates(r):
     for key in ("read_gb_per_second", "int8_gmac_per_second"):
         assert 0 < r[key + "_min"] <= r[key] <= r[key + "_max"]
+    assert ("int8_vector_gmac_per_second" in r) == (r["cpu_tier"] == "amx")
+    assert 0 < r.get("int8_vector_gmac_per_second", 1) < r["int8_gmac_per_second"] * 2
 
 
 def check_samples(r, key):
@@ -131,6 +133,9 @@ def test_prefill(options):
     assert r["tokens_per_second_max"] == pytest.approx(300 / r["prefill_seconds_min"], rel=1e-6)
     assert r["roof_fraction"] == pytest.approx(r["roof_seconds"] / r["prefill_seconds"], rel=1e-6)
     assert r["roof_tokens_per_second"] == pytest.approx(300 / r["roof_seconds"], rel=1e-6)
+    if r["cpu_tier"] == "amx":
+        vector = r["prefill_macs"] / (r["int8_vector_gmac_per_second"] * 1e9)
+        assert r["of_int8_vector"] == pytest.approx(vector / r["prefill_seconds"], rel=1e-6)
     assert r["prefill_bytes"] > r["weight_bytes"]  # two chunks read the layers twice
     assert sum(s["share"] for s in r["stages"]) == pytest.approx(1)
 

@@ -96,6 +96,8 @@ static void every_tier_equals_ref(void **state) {
     for (uint32_t k = 64; k <= 1536; k += 64) compare(&r, 1 + k / 64 % 9, k, 33, KT_ROWS_NORMAL, false, k & 64, false);
     compare(&r, 8, 5120, 48, KT_ROWS_MIXED, false, false, true);
     compare(&r, 3, 17408, 32, KT_ROWS_NORMAL, false, false, true);
+    for (int pairs = 0; pairs < 2; pairs++) /* more activations than share unpacked groups */
+        compare(&r, 75, 17408, 33, KT_ROWS_NORMAL, false, pairs, true);
     compare(&r, 130, 256, 80, KT_ROWS_NORMAL, false, false, false);
     compare(&r, 261, 128, 70, KT_ROWS_NORMAL, false, true, false);
     for (uint32_t m = 16; m <= 29; m += 13) /* more groups than are unpacked at once, whole and broken row tiles */
@@ -136,10 +138,10 @@ static void extremes_equal_ref(void **state) {
 }
 
 static void formula(const problem *p, uint32_t m, uint32_t row, double *value, double *size) {
-    uint32_t tile = m / 8, r_t = p->m - tile * 8 < 8 ? p->m - tile * 8 : 8, groups = p->k / 64;
+    uint32_t groups = p->k / 64;
     *value = *size = 0;
     for (uint32_t g = 0; g < groups; g++) {
-        size_t at = (size_t)tile * 8 * groups + g * r_t + m % 8;
+        size_t at = kt_q8_at(p->m, p->k, m, g);
         double dot = 0, scale = 0, bias = 0, codes = 0;
         for (uint32_t i = 0; i < 64; i++) {
             int code;

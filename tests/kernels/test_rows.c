@@ -10,12 +10,6 @@
 #include "tests/support/check.h"
 #include "tests/support/kernel_test.h"
 
-/* Where (row, group) of a q8 block lies, from the description of the format. */
-static size_t q8_at(uint32_t n_rows, uint32_t k, uint32_t row, uint32_t group) {
-    uint32_t tile = row / 8, r_t = n_rows - 8 * tile < 8 ? n_rows - 8 * tile : 8;
-    return (size_t)8 * tile * (k / 64) + (size_t)group * r_t + row % 8;
-}
-
 static void assert_same_q8(const char *what, const spl_q8_rows *a, const spl_q8_rows *b) {
     size_t groups = (size_t)a->n_rows * a->k / 64;
     kt_assert_same(what, a->scale, b->scale, groups);
@@ -38,7 +32,7 @@ static void quantise_follows_the_formula(void **state) {
                 float amax = 0;
                 int codes = 0;
                 for (int i = 0; i < 64; i++) amax = fmaxf(amax, fabsf(v[i]));
-                size_t at = q8_at(m, k, row, g);
+                size_t at = kt_q8_at(m, k, row, g);
                 bool zero = amax < 0x1p-100f;
                 assert_true(q.scale[at] == (zero ? 0.0f : amax / 127.0f));
                 for (int i = 0; i < 64; i++) {

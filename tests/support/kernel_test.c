@@ -61,7 +61,7 @@ void kt_free(void *p) {
     free((void *)(uintptr_t)head[0]);
 }
 
-static kt_table_entry tables[SPL_N_TIERS + 1];
+static kt_table_entry tables[SPL_N_TIERS + 2];
 static size_t n_tables;
 static spl_kernels ref_table;
 
@@ -88,6 +88,12 @@ static void fill_tables(void) {
         assert_int_equal(spl_kernels_select(&k, SPL_TIER_AVX2, &err), SPL_OK);
         spl_kernels_fill_avxvnni_emulated(&k);
         add_table("avxvnni_emulated", &k);
+    }
+    if (spl_cpu_tiers() >> SPL_TIER_AVX512VNNI & 1u) {
+        spl_kernels k;
+        assert_int_equal(spl_kernels_select(&k, SPL_TIER_AVX512VNNI, &err), SPL_OK);
+        spl_kernels_fill_amx_emulated(&k);
+        add_table("amx_emulated", &k);
     }
 #endif
     if (n_tables == 0) {
@@ -140,6 +146,11 @@ void kt_q4_weight(const uint8_t *w, uint32_t k, uint32_t row, uint32_t col, int 
     *code = c % 8 < 4 ? pair & 15 : pair >> 4;
     *scale = spl_f32_from_bf16(spl_load_u16(tile + 2 * r));
     *bias = spl_f32_from_bf16(spl_load_u16(tile + 32 + 2 * r));
+}
+
+size_t kt_q8_at(uint32_t n_rows, uint32_t k, uint32_t row, uint32_t group) {
+    uint32_t block = row / 16, r_b = n_rows - 16 * block < 16 ? n_rows - 16 * block : 16;
+    return (size_t)16 * block * (k / 64) + (size_t)group * r_b + row % 16;
 }
 
 spl_q8_rows kt_quantised(const spl_kernels *kernels, const float *x, uint32_t n_rows, uint32_t k) {

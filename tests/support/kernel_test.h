@@ -53,6 +53,8 @@ void kt_q4_weight(const uint8_t *w, uint32_t k, uint32_t row, uint32_t col, int 
 
 /* A quantised block for x[n_rows][k] made by `k`. Free with kt_free(block.q). */
 spl_q8_rows kt_quantised(const spl_kernels *kernels, const float *x, uint32_t n_rows, uint32_t k);
+/* Where (row, group) of such a block lies, in groups, from the description of the format. */
+size_t kt_q8_at(uint32_t n_rows, uint32_t k, uint32_t row, uint32_t group);
 
 /* Byte comparison that names the first difference. */
 void kt_assert_same(const char *what, const float *a, const float *b, size_t n);

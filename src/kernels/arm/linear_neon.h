@@ -136,8 +136,7 @@ static SPL_ALWAYS_INLINE void neon_tile_pairs(const uint8_t *tile, const int8_t 
 static SPL_ALWAYS_INLINE void panel_rows(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
                                          const int M, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
-    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
-    const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
     const size_t near = M == 1 ? reach->single_bytes : reach->near_bytes;
     memset(acc, 0, (size_t)M * sizeof acc[0]);
     for (size_t g = 0; g < groups; g++) {
@@ -147,16 +146,14 @@ static SPL_ALWAYS_INLINE void panel_rows(const uint8_t *panel, const spl_q8_rows
         }
 #if defined(SPL_NEON_I8MM)
         if (M > 1)
-            neon_tile_pairs(panel, q, scale, sum, M, acc);
+            neon_tile_pairs(panel, c.q, c.scale, c.sum, M, acc);
         else
 #endif
             for (int m = 0; m < M; m += NEON_TOKENS)
-                neon_tile(panel, q + m * SPL_GROUP, scale + m, sum + m, M - m < NEON_TOKENS ? M - m : NEON_TOKENS,
+                neon_tile(panel, c.q + m * SPL_GROUP, c.scale + m, c.sum + m, M - m < NEON_TOKENS ? M - m : NEON_TOKENS,
                           acc + m);
         panel += SPL_Q4_TILE_BYTES;
-        q += M * SPL_GROUP;
-        scale += M;
-        sum += M;
+        spl_q8_next(&c);
     }
 }
 

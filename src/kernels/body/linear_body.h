@@ -53,8 +53,7 @@ static inline void spl_tile_dot(const spl_tile *tile, const int8_t *q, int32_t s
 static inline void spl_panel_rows(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, uint32_t n,
                                   float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
-    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
-    const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    const spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
     for (uint32_t m = 0; m < n; m++)
         for (int r = 0; r < SPL_ROWS_PER_TILE; r++) acc[m][r] = 0.0f;
     for (size_t g = 0; g < groups; g++) {
@@ -62,8 +61,8 @@ static inline void spl_panel_rows(const uint8_t *panel, const spl_q8_rows *x, ui
         spl_unpack_tile(panel + g * SPL_Q4_TILE_BYTES, &tile);
         for (uint32_t m = 0; m < n; m++) {
             int32_t dot[SPL_ROWS_PER_TILE];
-            float dx = scale[g * n + m], sx = sum[g * n + m];
-            spl_tile_dot(&tile, q + (g * n + m) * SPL_GROUP, dot);
+            float dx = c.scale[g * c.scale_step + m], sx = c.sum[g * c.scale_step + m];
+            spl_tile_dot(&tile, c.q + g * c.q_step + m * SPL_GROUP, dot);
             for (int r = 0; r < SPL_ROWS_PER_TILE; r++) {
                 acc[m][r] = fmaf((float)dot[r], tile.scale[r] * dx, acc[m][r]);
                 acc[m][r] = fmaf(tile.bias[r], sx, acc[m][r]);

@@ -29,13 +29,20 @@ typedef struct spl_q8_cursor {
 } spl_q8_cursor;
 
 static inline spl_q8_cursor spl_q8_row(const spl_q8_rows *rows, uint32_t r) {
-    uint32_t tile = r / SPL_TILE_M, in_tile = r % SPL_TILE_M, left = rows->n_rows - tile * SPL_TILE_M;
-    size_t r_t = left < SPL_TILE_M ? left : SPL_TILE_M, groups = rows->k / SPL_GROUP;
-    size_t q = (size_t)tile * SPL_TILE_M * rows->k + (size_t)in_tile * SPL_GROUP;
-    size_t s = (size_t)tile * SPL_TILE_M * groups + in_tile;
-    spl_q8_cursor c = {rows->q + q, rows->scale + s, rows->sum + s, r_t * SPL_GROUP, r_t};
+    uint32_t first = r / SPL_Q8_BLOCK_ROWS * SPL_Q8_BLOCK_ROWS, left = rows->n_rows - first;
+    size_t step = left < SPL_Q8_BLOCK_ROWS ? left : SPL_Q8_BLOCK_ROWS;
+    size_t at = (size_t)first * (rows->k / SPL_GROUP) + (r - first);
+    spl_q8_cursor c = {rows->q + at * SPL_GROUP, rows->scale + at, rows->sum + at, step * SPL_GROUP, step};
     return c;
 }
+
+/* On to the row's next group, or the n-th from here. */
+static inline void spl_q8_skip(spl_q8_cursor *c, size_t n) {
+    c->q += n * c->q_step;
+    c->scale += n * c->scale_step;
+    c->sum += n * c->scale_step;
+}
+static inline void spl_q8_next(spl_q8_cursor *c) { spl_q8_skip(c, 1); }
 
 static inline void spl_quantise_row(const float *x, const spl_q8_rows *rows, uint32_t r) {
     spl_q8_cursor c = spl_q8_row(rows, r);

@@ -4,7 +4,9 @@
  * in registers; more go by pairs of panels (linear_pair_avx512.h).
  *
  * Streaming: hardware prefetchers idle while the core computes, so every tile asks for the one 4 tiles ahead
- * (L1) and for the lines 64 KiB ahead (L2); numbers in bench/EXPERIMENTS.tsv. */
+ * (L1) and for the lines 64 KiB ahead (L2); numbers in bench/EXPERIMENTS.tsv. With one or two rows the core waits for
+ * memory anyway, and Zen 4 gains from a longer reach into L1 only (8 KiB: +15 % with one, +36 % with two). The cores
+ * with AMX (SPL_AMX) want the far lines much nearer, and with few rows too. */
 #ifndef SPL_KERNELS_LINEAR_AVX512_H
 #define SPL_KERNELS_LINEAR_AVX512_H
 
@@ -14,15 +16,23 @@
 #include "kernels/body/v16_body.h"
 #include "kernels/x86/linear_pair_avx512.h"
 
-enum { SINGLE_BYTES = 8 * 1024, NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024 };
+#ifdef SPL_AMX
+enum {
+    SINGLE_BYTES = 4 * SPL_Q4_TILE_BYTES,
+    NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
+    FAR_BYTES = 4 * 1024,
+    FAR_LEAST_ROWS = 1
+};
+#else
+enum { SINGLE_BYTES = 8 * 1024, NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024, FAR_LEAST_ROWS = 3 };
+#endif
 
 /* Lines to come, `near` bytes on in this stream and `ahead` in whatever is needed later. Addresses may lie past the
- * matrix: a prefetch never faults. With one or two rows the core waits for memory anyway and only a longer reach helps
- * (8 KiB into L1: +15 % with one, +36 % with two). */
+ * matrix: a prefetch never faults. */
 static SPL_ALWAYS_INLINE void prefetch_line(const uint8_t *p, size_t near, uintptr_t ahead, const int M,
                                             const bool far) {
     _mm_prefetch((const char *)((uintptr_t)p + near), _MM_HINT_T0);
-    if (M > 2 && far) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
+    if (M >= FAR_LEAST_ROWS && far) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
 }
 
 /* Code line j of a tile: inputs 8 j .. 8 j + 7 of 16 rows. All rows take the low codes, then all the high
@@ -66,23 +76,20 @@ static SPL_ALWAYS_INLINE void panel_avx512(const uint8_t *panel, const spl_q8_ro
                                            const int chains, size_t near, uintptr_t ahead, const bool far,
                                            __m512 acc[SPL_TILE_M]) {
     size_t groups = x->k / SPL_GROUP;
-    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
-    const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
     for (int m = 0; m < M; m++) acc[m] = _mm512_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
         __m512i dot[SPL_TILE_M];
         prefetch_line(panel, near, ahead, M, far);
-        tile_dot_avx512(panel, q, M, chains, near, ahead, far, dot);
+        tile_dot_avx512(panel, c.q, M, chains, near, ahead, far, dot);
         __m512 ws = widen_bf16(panel), wb = widen_bf16(panel + 32);
         for (int m = 0; m < M; m++) {
-            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m]), _mm512_mul_ps(ws, _mm512_set1_ps(scale[m])), acc[m]);
-            acc[m] = _mm512_fmadd_ps(wb, _mm512_set1_ps(sum[m]), acc[m]);
+            acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[m]), _mm512_mul_ps(ws, _mm512_set1_ps(c.scale[m])), acc[m]);
+            acc[m] = _mm512_fmadd_ps(wb, _mm512_set1_ps(c.sum[m]), acc[m]);
         }
         panel += SPL_Q4_TILE_BYTES;
         ahead += SPL_Q4_TILE_BYTES;
-        q += M * SPL_GROUP;
-        scale += M;
-        sum += M;
+        spl_q8_next(&c);
     }
 }
 
@@ -117,7 +124,7 @@ static void pair_run(const uint8_t *const panels[2], const spl_q8_rows *x, uint3
     if (last - first == 1 && full) {
         pair_eight_rows(panels, x, first, reach->near_bytes, reach->far_bytes, acc);
     } else if (last - first == 2 && full) {
-        for (int p = 0; p < 2; p++) panel_two_tiles(panels[p], x, first, p, reach->near_bytes, reach->far_bytes, acc);
+        for (int p = 0; p < 2; p++) panel_block(panels[p], x, first, p, reach->near_bytes, reach->far_bytes, acc);
     } else
         pair_tiles(panels, x, first, last, acc);
 }

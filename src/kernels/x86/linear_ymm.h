@@ -90,8 +90,7 @@ static SPL_ALWAYS_INLINE void ymm_tile(const uint8_t *tile, const int8_t *q, con
 static SPL_ALWAYS_INLINE void panel_rows(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const spl_reach *reach,
                                          const int M, float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
     size_t groups = x->k / SPL_GROUP;
-    const int8_t *q = x->q + (size_t)t * SPL_TILE_M * x->k;
-    const float *scale = x->scale + t * SPL_TILE_M * groups, *sum = x->sum + t * SPL_TILE_M * groups;
+    spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
     const int first = M < YMM_TOKENS ? M : YMM_TOKENS, rest = M - first;
     const size_t near = M == 1 ? reach->single_bytes : reach->near_bytes;
     memset(acc, 0, (size_t)M * sizeof acc[0]);
@@ -101,12 +100,10 @@ static SPL_ALWAYS_INLINE void panel_rows(const uint8_t *panel, const spl_q8_rows
             if (t == 0)
                 _mm_prefetch((const char *)((uintptr_t)panel + reach->far_bytes + 64 * (uintptr_t)line), _MM_HINT_T1);
         }
-        ymm_tile(panel, q, scale, sum, first, acc);
-        if (rest > 0) ymm_tile(panel, q + first * SPL_GROUP, scale + first, sum + first, rest, acc + first);
+        ymm_tile(panel, c.q, c.scale, c.sum, first, acc);
+        if (rest > 0) ymm_tile(panel, c.q + first * SPL_GROUP, c.scale + first, c.sum + first, rest, acc + first);
         panel += SPL_Q4_TILE_BYTES;
-        q += M * SPL_GROUP;
-        scale += M;
-        sum += M;
+        spl_q8_next(&c);
     }
 }
 
