@@ -7,7 +7,6 @@
 #include "kernels/x86/attend_avx512.h"
 
 #include "kernels/body/attend_v16_body.h"
-#define SPL_AMX
 #include "kernels/x86/linear_amx.h"
 
 void spl_kernels_fill_amx(spl_kernels *k) {

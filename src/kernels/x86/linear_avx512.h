@@ -5,71 +5,15 @@
  *
  * Streaming: hardware prefetchers idle while the core computes, so every tile asks for the one 4 tiles ahead
  * (L1) and for the lines 64 KiB ahead (L2); numbers in bench/EXPERIMENTS.tsv. With one or two rows the core waits for
- * memory anyway, and Zen 4 gains from a longer reach into L1 only (8 KiB: +15 % with one, +36 % with two). The cores
- * with AMX (SPL_AMX) want the far lines much nearer, and with few rows too. */
+ * memory anyway and only a longer reach into L1 helps (8 KiB: +15 % with one, +36 % with two). */
 #ifndef SPL_KERNELS_LINEAR_AVX512_H
 #define SPL_KERNELS_LINEAR_AVX512_H
 
 #include <immintrin.h>
 
-#include "kernels/body/linear_body.h"
-#include "kernels/body/v16_body.h"
 #include "kernels/x86/linear_pair_avx512.h"
 
-#ifdef SPL_AMX
-enum {
-    SINGLE_BYTES = 4 * SPL_Q4_TILE_BYTES,
-    NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
-    FAR_BYTES = 4 * 1024,
-    FAR_LEAST_ROWS = 1
-};
-#else
-enum { SINGLE_BYTES = 8 * 1024, NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024, FAR_LEAST_ROWS = 3 };
-#endif
-
-/* Lines to come, `near` bytes on in this stream and `ahead` in whatever is needed later. Addresses may lie past the
- * matrix: a prefetch never faults. */
-static SPL_ALWAYS_INLINE void prefetch_line(const uint8_t *p, size_t near, uintptr_t ahead, const int M,
-                                            const bool far) {
-    _mm_prefetch((const char *)((uintptr_t)p + near), _MM_HINT_T0);
-    if (M >= FAR_LEAST_ROWS && far) _mm_prefetch((const char *)ahead, _MM_HINT_T1);
-}
-
-/* Code line j of a tile: inputs 8 j .. 8 j + 7 of 16 rows. All rows take the low codes, then all the high
- * ones, so that neighbouring instructions do not wait for each other. */
-static SPL_ALWAYS_INLINE void tile_line_avx512(const uint8_t *tile, const int8_t *q, const int j, const int M,
-                                               const int chains, size_t near, uintptr_t ahead, const bool far,
-                                               __m512i part[4][SPL_TILE_M]) {
-    const __m512i low = _mm512_set1_epi8(15);
-    const uint8_t *line = tile + 64 + 64 * j;
-    const int a = 2 * j % chains, b = (2 * j + 1) % chains;
-    prefetch_line(line, near, ahead + 64 + 64 * (uintptr_t)j, M, far);
-    __m512i w = _mm512_load_si512((const void *)line);
-    __m512i lo = _mm512_and_si512(w, low), hi = _mm512_and_si512(_mm512_srli_epi16(w, 4), low);
-    for (int m = 0; m < M; m++) part[a][m] = dot_inputs(part[a][m], lo, q + m * SPL_GROUP + 8 * j);
-    for (int m = 0; m < M; m++) part[b][m] = dot_inputs(part[b][m], hi, q + m * SPL_GROUP + 8 * j + 4);
-}
-
-/* Exact sums of one tile for rows 0 .. M - 1; `chains` accumulators a row hide the latency when M is small. The
- * lines are written out: a loop costs register copies. */
-static SPL_ALWAYS_INLINE void tile_dot_avx512(const uint8_t *tile, const int8_t *q, const int M, const int chains,
-                                              size_t near, uintptr_t ahead, const bool far, __m512i sum[SPL_TILE_M]) {
-    __m512i part[4][SPL_TILE_M];
-    for (int c = 0; c < chains; c++)
-        for (int m = 0; m < M; m++) part[c][m] = _mm512_setzero_si512();
-    tile_line_avx512(tile, q, 0, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 1, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 2, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 3, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 4, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 5, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 6, M, chains, near, ahead, far, part);
-    tile_line_avx512(tile, q, 7, M, chains, near, ahead, far, part);
-    for (int m = 0; m < M; m++) {
-        sum[m] = part[0][m];
-        for (int c = 1; c < chains; c++) sum[m] = _mm512_add_epi32(sum[m], part[c][m]);
-    }
-}
+enum { SINGLE_BYTES = 8 * 1024, NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES, FAR_BYTES = 64 * 1024 };
 
 /* One panel, one tile of M rows, all groups. */
 static SPL_ALWAYS_INLINE void panel_avx512(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, const int M,
@@ -80,7 +24,7 @@ static SPL_ALWAYS_INLINE void panel_avx512(const uint8_t *panel, const spl_q8_ro
     for (int m = 0; m < M; m++) acc[m] = _mm512_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
         __m512i dot[SPL_TILE_M];
-        prefetch_line(panel, near, ahead, M, far);
+        prefetch_line(panel, near, ahead, far);
         tile_dot_avx512(panel, c.q, M, chains, near, ahead, far, dot);
         __m512 ws = widen_bf16(panel), wb = widen_bf16(panel + 32);
         for (int m = 0; m < M; m++) {
@@ -97,7 +41,7 @@ static SPL_ALWAYS_INLINE void panel_avx512(const uint8_t *panel, const spl_q8_ro
 #define SPL_GEN_PANEL(M, CHAINS)                                                                                       \
     static void panel_m##M##_avx512(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, size_t near,               \
                                     uintptr_t ahead, __m512 *acc) {                                                    \
-        if (ahead)                                                                                                     \
+        if (M > 2 && ahead)                                                                                            \
             panel_avx512(panel, x, t, M, CHAINS, near, ahead, true, acc);                                              \
         else                                                                                                           \
             panel_avx512(panel, x, t, M, CHAINS, near, 0, false, acc);                                                 \
@@ -129,16 +73,6 @@ static void pair_run(const uint8_t *const panels[2], const spl_q8_rows *x, uint3
         pair_tiles(panels, x, first, last, acc);
 }
 
-/* Results of tile t for panel p to y. */
-static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const __m512 *acc) {
-    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
-    float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride) {
-        __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
-        _mm512_mask_storeu_ps(y, mask, v);
-    }
-}
-
 static void linear_single(const spl_linear_args *a, uint32_t t, uint32_t p, const spl_reach *reach) {
     __m512 acc[SPL_TILE_M];
     uint32_t n = spl_rows_of_tile(&a->x, t);
@@ -167,14 +101,6 @@ static void linear_q4_avx512(const spl_linear_args *a) {
     for (uint32_t i = 0; i < n_pairs; i++) linear_pair(a, a->panel_begin + 2 * i, &reach);
     for (uint32_t p = a->panel_begin + 2 * n_pairs; p < a->panel_end; p++)
         for (uint32_t t = 0; t * SPL_TILE_M < a->x.n_rows; t++) linear_single(a, t, p, &reach);
-}
-
-/* silu(gate) * up of tile t to y. */
-static void gate_up_store(const spl_gate_up_args *a, uint32_t t, uint32_t p, const __m512 *gate, const __m512 *up) {
-    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
-    float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride)
-        _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]));
 }
 
 /* Fewer than 8 rows. */

@@ -8,45 +8,22 @@
 
 #include <immintrin.h>
 
-#include "kernels/body/linear_body.h"
-#include "kernels/body/v16_body.h"
-#include "kernels/x86/dot_avx512.h"
+#include "kernels/x86/linear_parts_avx512.h"
 
 enum {
     PAIR_MAX_TILES = 32, /* row tiles that share an unpack */
     PAIR_GROUPS = 8      /* groups unpacked at once: 18 KiB of L1 */
 };
 
-/* One group of two panels. */
-typedef struct pair_group {
-    _Alignas(64) uint8_t code[2][SPL_GROUP / 4][64]; /* [panel][4 inputs][16 rows x 4 inputs] */
-    __m512 scale[2], bias[2];
-} pair_group;
-
 /* What one pair of panels gives for up to 8 rows: [panel][row][output]. */
 typedef struct pair_sums {
     __m512 v[2][SPL_TILE_M];
 } pair_sums;
 
-static SPL_ALWAYS_INLINE __m512 widen_bf16(const uint8_t *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256((const void *)p)), 16));
-}
 static SPL_ALWAYS_INLINE __m512i four_inputs(const int8_t *q) {
     int32_t v;
     memcpy(&v, q, sizeof v);
     return _mm512_set1_epi32(v);
-}
-
-/* What a group adds to a row: dot * (scale * dx), then bias * sx. */
-static SPL_ALWAYS_INLINE __m512 add_group(__m512 acc, __m512i dot, __m512 scale, __m512 bias, __m512 dx, __m512 sx) {
-    return _mm512_fmadd_ps(bias, sx, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(scale, dx), acc));
-}
-
-static SPL_ALWAYS_INLINE void pair_scales(const uint8_t *const panel[2], __m512 scale[2], __m512 bias[2]) {
-    for (int p = 0; p < 2; p++) {
-        scale[p] = widen_bf16(panel[p]);
-        bias[p] = widen_bf16(panel[p] + 32);
-    }
 }
 
 static SPL_ALWAYS_INLINE void pair_dot(__m512i dot[2][SPL_TILE_M], __m512i a, __m512i b, const int8_t *q, const int M) {
@@ -96,13 +73,15 @@ static SPL_ALWAYS_INLINE void pair_line(const uint8_t *const panel[2], const int
 }
 
 /* Eight rows: nothing to share an unpack with. */
-static void pair_eight_rows(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t t, size_t near, size_t far,
-                            pair_sums *acc) {
+static void pair_eight_rows(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t t, size_t near_bytes,
+                            size_t far_bytes, pair_sums *acc) {
     size_t groups = x->k / SPL_GROUP;
     spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
     const uint8_t *panel[2] = {panels[0], panels[1]};
     memset(acc, 0, sizeof *acc);
     for (size_t g = 0; g < groups; g++) {
+        const size_t at = g * SPL_Q4_TILE_BYTES, near = pair_ahead(at, near_bytes, groups * SPL_Q4_TILE_BYTES),
+                     far = pair_ahead(at, far_bytes, groups * SPL_Q4_TILE_BYTES);
         __m512i dot[2][SPL_TILE_M];
         __m512 scale[2], bias[2];
         pair_prefetch(panel, near, far, 0);
@@ -159,30 +138,6 @@ static void panel_block(const uint8_t *panel, const spl_q8_rows *x, uint32_t t, 
         }
         spl_q8_next(&c);
     }
-}
-
-static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *const panel[2], pair_group *out) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int p = 0; p < 2; p++)
-        for (int j = 0; j < 8; j++) {
-            __m512i w = _mm512_load_si512((const void *)(panel[p] + 64 + 64 * j));
-            _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
-            _mm512_store_si512(out->code[p][2 * j + 1], _mm512_and_si512(_mm512_srli_epi16(w, 4), low));
-        }
-    pair_scales(panel, out->scale, out->bias);
-}
-
-/* Weights of two panels wanted soon: a run of lines each, some of which every group of work asks for. */
-typedef struct pair_stream {
-    const uint8_t *panel[2];
-    size_t at, n_bytes;
-    uint32_t lines_per_group;
-    size_t q_ahead; /* bytes from a row tile's activations to those of the next one */
-} pair_stream;
-
-static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
-    for (uint32_t i = 0; i < s->lines_per_group && s->at < s->n_bytes; i++, s->at += 64)
-        for (int p = 0; p < 2; p++) _mm_prefetch((const char *)((uintptr_t)s->panel[p] + s->at), _MM_HINT_T1);
 }
 
 /* Products of 4 inputs, those from 4 i on. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * AMX tiles and the one GFNI operation that goes with them. Tiles 0 .. 5 have the rows last configured, 6 and 7
- * sixteen; a row has 64 bytes. They are registers of the calling thread: configure before use, release after.
+ * AMX tiles and the one GFNI operation that goes with them. A row has 64 bytes; tiles 6 and 7 have 16 rows, the others
+ * what was configured last. They are registers of the calling thread: configure before use, release after.
  * SPL_EMULATE_AMX computes the same from AVX-512, for tests. */
 #ifndef SPL_KERNELS_TILES_AMX_H
 #define SPL_KERNELS_TILES_AMX_H
@@ -19,11 +19,12 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-static inline void tiles_configure(uint32_t rows) {
+/* Tiles 0 .. 5: `rest` rows where the bit of the tile is set in `which`, else `rows`. */
+static inline void tiles_configure(uint32_t rows, uint32_t rest, uint8_t which) {
     tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = 64;
-        c.rows[i] = i < 6 ? (uint8_t)rows : 16;
+        c.rows[i] = (uint8_t)(i >= 6 ? 16 : which >> i & 1 ? rest : rows);
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
@@ -47,22 +48,22 @@ static SPL_ALWAYS_INLINE __m512i high_halves(__m512i w) {
 
 static _Thread_local struct {
     __m512i row[8][16];
-    uint32_t rows;
+    uint32_t rows[8];
 } emulated_tiles;
 
-static inline void tiles_configure(uint32_t rows) {
+static inline void tiles_configure(uint32_t rows, uint32_t rest, uint8_t which) {
     memset(&emulated_tiles, 0, sizeof emulated_tiles);
-    emulated_tiles.rows = rows;
+    for (int i = 0; i < 8; i++) emulated_tiles.rows[i] = i >= 6 ? 16 : which >> i & 1 ? rest : rows;
 }
 static inline void tiles_release(void) { memset(&emulated_tiles, 0, sizeof emulated_tiles); }
 static inline void emulate_load(int tile, const void *base) {
-    memcpy(emulated_tiles.row[tile], base, (tile < 6 ? emulated_tiles.rows : 16) * sizeof(__m512i));
+    memcpy(emulated_tiles.row[tile], base, emulated_tiles.rows[tile] * sizeof(__m512i));
 }
 static inline void emulate_store(int tile, void *base) {
-    memcpy(base, emulated_tiles.row[tile], (tile < 6 ? emulated_tiles.rows : 16) * sizeof(__m512i));
+    memcpy(base, emulated_tiles.row[tile], emulated_tiles.rows[tile] * sizeof(__m512i));
 }
 static inline void emulate_product(int sum, int a, int b) {
-    for (uint32_t r = 0; r < emulated_tiles.rows; r++) {
+    for (uint32_t r = 0; r < emulated_tiles.rows[a]; r++) {
         int32_t four[16];
         __m512i total = _mm512_setzero_si512();
         memcpy(four, &emulated_tiles.row[a][r], sizeof four);
