@@ -46,8 +46,8 @@ typedef enum spl_tier {
         SPL_N_TIERS
 } spl_tier;
 
-/* Activations quantised for the integer linear: n_rows rows of k inputs, in blocks of 16 rows, the
- * last block holding what is left (r_b = min(16, n_rows - 16 b) rows).
+/* Activations quantised for the integer linear: n_laid rows of k inputs, in blocks of 16 rows, the
+ * last block holding what is left (r_b = min(16, n_laid - 16 b) rows). The first n_rows count.
  *   q     int8  block b at q + 16 b k:           [k/64][r_b][64]
  *   scale f32   block b at scale + 16 b (k/64):  [k/64][r_b]   dx = amax / 127
  *   sum   f32   same arrangement:                (sum of the group's q) * dx, the sum of what q stands for
@@ -57,6 +57,7 @@ typedef struct spl_q8_rows {
     int8_t *q;
     float *scale, *sum;
     uint32_t n_rows, k;
+    uint32_t n_laid; /* rows that the arrangement is made for: n_rows, or more where only the first ones are used */
 } spl_q8_rows;
 
 /* Bytes of a spl_q8_rows block for n_rows x k: q, then scale, then sum, each 64-aligned. */
@@ -69,7 +70,8 @@ static inline spl_q8_rows spl_q8_at(void *memory, uint32_t n_rows, uint32_t k) {
     size_t q = ((size_t)n_rows * k + 63) / 64 * 64,
            s = ((size_t)n_rows * (k / SPL_GROUP) * sizeof(float) + 63) / 64 * 64;
     uint8_t *base = memory;
-    spl_q8_rows rows = {(int8_t *)base, (float *)(void *)(base + q), (float *)(void *)(base + q + s), n_rows, k};
+    spl_q8_rows rows = {(int8_t *)base, (float *)(void *)(base + q), (float *)(void *)(base + q + s), n_rows, k,
+                        n_rows};
     return rows;
 }
 

@@ -206,6 +206,26 @@ static void rows_are_independent(void **state) {
         }
 }
 
+/* The first rows of a block that was made for more are the first rows of all. */
+static void first_rows_of_a_larger_block(void **state) {
+    (void)state;
+    kt_random r = {6};
+    for (uint32_t laid = 2; laid <= 50; laid += 1 + laid / 8)
+        for (int pairs = 0; pairs < 2; pairs++) {
+            problem p = make_problem(&r, laid, 576, 35, KT_ROWS_NORMAL, false, pairs);
+            float *all = run(kt_ref(), &p, pairs, false, 0);
+            for (size_t t = 0; kt_table(t); t++) {
+                problem first = p;
+                first.m = first.q8.n_rows = 1 + kt_below(&r, laid - 1);
+                float *found = run(&kt_table(t)->kernels, &first, pairs, false, 0);
+                kt_assert_same("first rows", all, found, y_floats(&first));
+                kt_free(found);
+            }
+            kt_free(all);
+            free_problem(&p);
+        }
+}
+
 static void oracle_is_dequantised_product(void **state) {
     (void)state;
     kt_random r = {5};
@@ -250,9 +270,10 @@ static void oracle_is_dequantised_product(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_follows_the_formula), cmocka_unit_test(every_tier_equals_ref),
-        cmocka_unit_test(reach_changes_nothing),   cmocka_unit_test(extremes_equal_ref),
-        cmocka_unit_test(rows_are_independent),    cmocka_unit_test(oracle_is_dequantised_product),
+        cmocka_unit_test(ref_follows_the_formula),       cmocka_unit_test(every_tier_equals_ref),
+        cmocka_unit_test(reach_changes_nothing),         cmocka_unit_test(extremes_equal_ref),
+        cmocka_unit_test(rows_are_independent),          cmocka_unit_test(first_rows_of_a_larger_block),
+        cmocka_unit_test(oracle_is_dequantised_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

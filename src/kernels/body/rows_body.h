@@ -29,7 +29,7 @@ typedef struct spl_q8_cursor {
 } spl_q8_cursor;
 
 static inline spl_q8_cursor spl_q8_row(const spl_q8_rows *rows, uint32_t r) {
-    uint32_t first = r / SPL_Q8_BLOCK_ROWS * SPL_Q8_BLOCK_ROWS, left = rows->n_rows - first;
+    uint32_t first = r / SPL_Q8_BLOCK_ROWS * SPL_Q8_BLOCK_ROWS, left = rows->n_laid - first;
     size_t step = left < SPL_Q8_BLOCK_ROWS ? left : SPL_Q8_BLOCK_ROWS;
     size_t at = (size_t)first * (rows->k / SPL_GROUP) + (r - first);
     spl_q8_cursor c = {rows->q + at * SPL_GROUP, rows->scale + at, rows->sum + at, step * SPL_GROUP, step};
