@@ -13,7 +13,10 @@
 enum { START_WEIGHT = 8 };
 
 /* The first steps of a kind find cold caches: the fastest of them counts, and one alone says nothing. */
-enum { COLD_STEPS = 3 };
+enum { COLD_STEPS = 3, SETTLED_STEPS = 8 };
+
+/* Drafted steps that an opinion about drafting takes; while there were fewer, plain decoding looks again sooner. */
+enum { OPINION_STEPS = 16 };
 
 /* A draft has to promise this much more than what is chosen otherwise: the best of several noisy guesses flatters. */
 static const double draft_margin = 1.12;
@@ -29,11 +32,10 @@ void spl_pace_cost_add(spl_pace_cost *c, bool drafted, uint32_t n_rows, double s
     double *mean = &c->seconds[drafted][n_rows];
     uint32_t *seen = &c->n_seen[drafted][n_rows];
     if (*seen > 4 && seconds > 3 * *mean) seconds = 3 * *mean; /* somebody else had the core */
-    double weight = *seen < 10 ? 1.0 / (*seen + 1) : cost_weight;
-    if (*seen < COLD_STEPS) {
+    if (*seen < SETTLED_STEPS) {
         if (*seen == 0 || seconds < *mean) *mean = seconds;
     } else
-        *mean += weight * (seconds - *mean);
+        *mean += cost_weight * (seconds - *mean);
     if (*seen < 1000) (*seen)++;
 }
 
@@ -126,6 +128,15 @@ static double rate_of(const spl_pace_cost *c, bool drafted, uint32_t n_rows, uin
     return seconds > 0 ? tokens / seconds : 0;
 }
 
+/* Plain steps until the next look at whether drafting pays again: the dearer the look, the rarer. */
+static double pause_of(const spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o) {
+    uint32_t rows = o->max_rows * o->n_lanes, seen = c->n_seen[1][rows] < r->n_draft ? c->n_seen[1][rows] : r->n_draft;
+    double dear = spl_pace_cost_of(c, true, rows) / spl_pace_cost_of(c, false, o->n_lanes) - 1;
+    double pause = dear / SPL_PACE_PROBE_SHARE;
+    if (pause < SPL_PACE_PROBE_STEPS) pause = SPL_PACE_PROBE_STEPS;
+    return seen < OPINION_STEPS ? pause * seen / OPINION_STEPS : pause;
+}
+
 spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const spl_pace_offer *o) {
     spl_pace_choice best = {SPL_PACE_PLAIN, 1};
     double best_rate = rate_of(c, false, 1, o->n_lanes, 1);
@@ -145,11 +156,9 @@ spl_pace_choice spl_pace_choose(spl_pace_rates *r, const spl_pace_cost *c, const
             best = (spl_pace_choice){sources[i], rows};
         }
     }
-    /* What was never tried is tried, and plain decoding looks up from time to time: the dearer the look, the rarer. */
-    double dear = spl_pace_cost_of(c, true, o->max_rows * o->n_lanes) / spl_pace_cost_of(c, false, o->n_lanes) - 1;
-    double pause =
-        dear / SPL_PACE_PROBE_SHARE > SPL_PACE_PROBE_STEPS ? dear / SPL_PACE_PROBE_SHARE : SPL_PACE_PROBE_STEPS;
-    if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 && (!measured || r->plain_steps >= pause))
+    /* What was never tried is tried, and plain decoding looks up from time to time. */
+    bool looks = !measured || r->plain_steps >= pause_of(r, c, o);
+    if (best.mode == SPL_PACE_PLAIN && o->can_draft && o->max_rows > 1 && looks)
         best = (spl_pace_choice){SPL_PACE_DRAFT, o->max_rows};
     if (!can_afford(r, c, o, &best)) best = (spl_pace_choice){SPL_PACE_PLAIN, 1};
     if (best.mode != SPL_PACE_DRAFT) r->plain_steps++;

@@ -319,6 +319,7 @@ static void every_tier_equals_ref(void **state) {
     compare_tiers(&r, 2, 1, 32, 2 * SPL_ATTEND_SPLIT + 52, 12, 0.1f);
     /* rows on both sides of a split, a row that begins one, histories that end with one */
     compare_tiers(&r, 6, 1, 32, 2 * SPL_ATTEND_SPLIT + 3, 8, 1.0f);
+    compare_tiers(&r, 6, 1, 64, 2 * SPL_ATTEND_SPLIT + 3, 8, 1.0f);
     compare_tiers(&r, 2, 2, 16, 2 * SPL_ATTEND_SPLIT, 20, 1.0f);
     compare_tiers(&r, 3, 1, 16, 3 * SPL_ATTEND_SPLIT + 1, 1, 1.0f);
     compare_tiers(&r, 2, 1, 32, 60, 40, 500.0f);

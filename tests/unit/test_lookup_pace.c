@@ -258,8 +258,10 @@ static void see(spl_pace_rates *r, spl_lookup_kind kind, uint32_t n_proposed, ui
     spl_pace_lookup_result(r, kind, proposed, n_proposed, tokens, n_known);
 }
 
-/* Plays a machine with given step times and acceptance; returns its speed over that of plain decoding. */
-static double play(double row_cost, double draft_cost, double acceptance, uint32_t n_tokens, uint32_t *n_drafted) {
+/* Plays a machine with given step times and acceptance; returns its speed over that of plain decoding. The first
+ * n_slow drafted steps take twice as long, as on a machine that somebody else keeps busy. */
+static double play_from(uint32_t n_slow, double row_cost, double draft_cost, double acceptance, uint32_t n_tokens,
+                        uint32_t *n_drafted) {
     static spl_pace_cost cost;
     spl_pace_rates rates;
     uint64_t seed = 5;
@@ -274,6 +276,7 @@ static double play(double row_cost, double draft_cost, double acceptance, uint32
         bool drafted = c.mode == SPL_PACE_DRAFT;
         double spent = 1 + row_cost * (c.n_rows - 1) + (drafted ? draft_cost : 0);
         uint32_t accepted = 0;
+        if (drafted && *n_drafted < n_slow) spent *= 2;
         while (accepted + 1 < c.n_rows && next_random(&seed) % 1000 < acceptance * 1000) accepted++;
         if (drafted) spl_pace_draft_result(&rates, c.n_rows - 1, accepted);
         *n_drafted += drafted;
@@ -283,6 +286,10 @@ static double play(double row_cost, double draft_cost, double acceptance, uint32
         tokens += accepted + 1;
     }
     return tokens / seconds;
+}
+
+static double play(double row_cost, double draft_cost, double acceptance, uint32_t n_tokens, uint32_t *n_drafted) {
+    return play_from(0, row_cost, draft_cost, acceptance, n_tokens, n_drafted);
 }
 
 /* A text of 256 tokens whose acceptance changes every few steps, often right after it was learnt. */
@@ -340,6 +347,14 @@ static void pace_drafts_when_it_pays_and_only_then(void **state) {
     assert_true(play(0.2, 0.5, 0.05, 4000, &n) > 0.97);
     assert_true(play(0.3, 0.3, 0.6, 4000, &n) > 0.97); /* dear rows: fewer of them, or none */
     assert_true(play(0.05, 0.2, 0.55, 4000, &n) > 1.2);
+}
+
+/* What a few disturbed steps said is soon looked at again. */
+static void pace_recovers_from_a_bad_start(void **state) {
+    (void)state;
+    uint32_t n;
+    assert_true(play(0.3, 0.9, 0.93, 1500, &n) > 1.4);
+    for (uint32_t n_slow = 1; n_slow <= 4; n_slow++) assert_true(play_from(n_slow, 0.3, 0.9, 0.93, 1500, &n) > 1.1);
 }
 
 static void pace_takes_a_long_copy(void **state) {
@@ -430,6 +445,7 @@ int main(void) {
         cmocka_unit_test(lookup_prefers_the_copy_that_was_left),
         cmocka_unit_test(pace_drafts_when_it_pays_and_only_then),
         cmocka_unit_test(pace_never_loses_three_percent),
+        cmocka_unit_test(pace_recovers_from_a_bad_start),
         cmocka_unit_test(pace_takes_a_long_copy),
         cmocka_unit_test(fixed_rows_go_to_the_better_source),
         cmocka_unit_test(lookup_chances_are_learnt_by_kind),

@@ -14,6 +14,9 @@
  * for n_q = 1 .. ATTEND_Q_BLOCK vectors. `next` is where to prefetch the codes of a later page, line by line in step
  * with the reads; the first vectors have the next tile there, the others what they read anyway.
  *
+ * An ISA file that takes any number of vectors at once defines ATTEND_MANY, attend_many_fits(n, d), attend_scores_many
+ * and attend_values_many, which say for how many vectors they are ready in a word of the block, and attend_many_end.
+ *
  * A tile of 64 KiB does not fit L1. So all vectors pass over a page of keys before the next page is looked at, and over
  * 32 dims of all values of the tile before the next 32; both lie in L1 meanwhile. */
 #ifndef SPL_KERNELS_ATTEND_V16_BODY_H
@@ -77,6 +80,7 @@ typedef struct attend_block {
     uint8_t (*weight)[ATTEND_TILE_CODES];
     float (*weight_scale)[ATTEND_TILE_PAGES];
     float *factor;
+    uint32_t ready; /* ATTEND_MANY's */
 } attend_block;
 
 static SPL_ALWAYS_INLINE uint32_t attend_row(const attend_block *b, uint32_t v) { return b->row_begin + v / b->group; }
@@ -295,9 +299,29 @@ static void attend_pass_all(const attend_block *b, spl_attend_tile *tile, const 
     }
 }
 
-static void attend_run_tile(const attend_block *b, spl_attend_tile *tile, uint32_t first, uint32_t n_tokens) {
+#ifdef ATTEND_MANY
+static void attend_run_many(attend_block *b, spl_attend_tile *tile, const uint8_t *const ahead[ATTEND_TILE_PAGES],
+                            uint32_t first) {
+    uint32_t d = b->a->kv.head_dim, n = b->n_vectors - first;
+    for (uint32_t p = 0; p < tile->n_pages; p++)
+        attend_scores_many(n, tile->block[p], ahead[p] ? ahead[p] : tile->block[p],
+                           b->q + ATTEND_CODE_BYTES * (size_t)first * d, d, b->dot[first] + (size_t)p * SPL_PAGE_TOKENS,
+                           &b->ready);
+    attend_pass_all(b, tile, ahead, ATTEND_SOFTEN, 0, first);
+    attend_values_many(n, tile, ahead, b->weight[first], d, b->factor + first, b->weight_scale + first,
+                       spl_part_acc(b->part + first * b->stride), b->stride, &b->ready);
+}
+#endif
+
+static void attend_run_tile(attend_block *b, spl_attend_tile *tile, uint32_t first, uint32_t n_tokens) {
     const uint8_t *ahead[ATTEND_TILE_PAGES];
     attend_look_ahead(ahead, b, tile, n_tokens);
+#ifdef ATTEND_MANY
+    if (attend_many_fits(b->n_vectors - first, b->a->kv.head_dim)) {
+        attend_run_many(b, tile, ahead, first);
+        return;
+    }
+#endif
     for (uint32_t p = 0; p < tile->n_pages; p++) attend_pass_all(b, tile, ahead, ATTEND_SCORE, p, first);
     attend_pass_all(b, tile, ahead, ATTEND_SOFTEN, 0, first);
     for (uint32_t i = 0; i * ATTEND_VALUE_DIMS < b->a->kv.head_dim; i++)
@@ -311,7 +335,7 @@ static uint32_t attend_first_vector(const attend_block *b, uint32_t token) {
 }
 
 /* Partial results of a split, to b->part; rows whose history ends before it are left out. Returns the first vector. */
-static uint32_t attend_run_split(const attend_block *b, uint32_t split) {
+static uint32_t attend_run_split(attend_block *b, uint32_t split) {
     const spl_attend_args *a = b->a;
     uint32_t d = a->kv.head_dim, row0 = a->position + b->row_begin, n_tokens = row0 + b->n_rows;
     uint32_t begin = split * SPL_ATTEND_SPLIT;
@@ -374,7 +398,8 @@ static void attend_bind(attend_block *b, const spl_attend_args *a, const spl_att
                         .row_begin = u->row_begin,
                         .n_rows = u->row_end - u->row_begin,
                         .group = a->n_q_heads / a->kv.n_kv_heads,
-                        .stride = SPL_ATTEND_PART_FLOATS(d)};
+                        .stride = SPL_ATTEND_PART_FLOATS(d),
+                        .ready = b->ready};
     b->n_vectors = b->n_rows * b->group;
     uint8_t *at = (uint8_t *)(((uintptr_t)a->scratch + 63) & ~(uintptr_t)63);
     b->part = (float *)(void *)at;
@@ -389,7 +414,7 @@ static void attend_bind(attend_block *b, const spl_attend_args *a, const spl_att
 }
 
 static void v16_attend_i8(const spl_attend_args *a) {
-    attend_block b;
+    attend_block b = {0};
     for (uint32_t unit = a->unit_begin; unit < a->unit_end; unit++) {
         spl_attend_unit u = spl_attend_unit_of(a, unit);
         /* queries stay for the splits that follow */
@@ -403,6 +428,9 @@ static void v16_attend_i8(const spl_attend_args *a) {
             memcpy(spl_attend_part_at(a, attend_row(&b, v), attend_head(&b, v), u.split), b.part + v * b.stride,
                    b.stride * sizeof(float));
     }
+#ifdef ATTEND_MANY
+    attend_many_end(&b.ready);
+#endif
 }
 
 static void v16_attend_merge(const spl_attend_args *a) {

@@ -4,7 +4,7 @@
 
 #include "kernels/body/fill_body.h"
 #include "kernels/body/fill_v16_body.h"
-#include "kernels/x86/attend_avx512.h"
+#include "kernels/x86/attend_amx.h"
 
 #include "kernels/body/attend_v16_body.h"
 #include "kernels/x86/linear_amx.h"

@@ -38,30 +38,30 @@ static void amx_block(const pair_group *w, uint32_t p, uint32_t n, spl_q8_cursor
     enum { BLOCK_BYTES = SPL_Q8_BLOCK_ROWS * SPL_GROUP }; /* of one group; the cursor's steps, but constant */
     amx_exact exact;
     AMX_EACH_ROW(AMX_TAKE)
-    TILE_LOAD(6, w[0].code[p]);
-    TILE_LOAD(4, c.q);
+    TILE_LOAD(6, w[0].code[p], 64);
+    TILE_LOAD(4, c.q, 64);
     for (uint32_t g = 0; g < n; g += 2) {
-        TILE_PRODUCT(0, 4, 6);
+        AMX_PRODUCT(0, 4, 6);
         if (g + 1 < n) {
-            TILE_LOAD(7, w[g + 1].code[p]);
-            TILE_LOAD(5, c.q + (g + 1) * BLOCK_BYTES);
+            TILE_LOAD(7, w[g + 1].code[p], 64);
+            TILE_LOAD(5, c.q + (g + 1) * BLOCK_BYTES, 64);
         }
         pair_ask(next);
         if (g > 0) {
-            TILE_STORE(1, exact.v[1]);
+            TILE_STORE(1, exact.v[1], 64);
             AMX_ADD_GROUP(g - 1, 1);
         }
-        if (g + 1 < n) TILE_PRODUCT(1, 5, 7);
+        if (g + 1 < n) AMX_PRODUCT(1, 5, 7);
         if (g + 2 < n) {
-            TILE_LOAD(6, w[g + 2].code[p]);
-            TILE_LOAD(4, c.q + (g + 2) * BLOCK_BYTES);
+            TILE_LOAD(6, w[g + 2].code[p], 64);
+            TILE_LOAD(4, c.q + (g + 2) * BLOCK_BYTES, 64);
         }
         pair_ask(next);
-        TILE_STORE(0, exact.v[0]);
+        TILE_STORE(0, exact.v[0], 64);
         AMX_ADD_GROUP(g, 0);
     }
     if (n % 2 == 0) {
-        TILE_STORE(1, exact.v[1]);
+        TILE_STORE(1, exact.v[1], 64);
         AMX_ADD_GROUP(n - 1, 1);
     }
     AMX_EACH_ROW(AMX_GIVE)
@@ -72,11 +72,11 @@ static void amx_rest(const pair_group *w, uint32_t p, uint32_t n, spl_q8_cursor 
                      __m512 *sums) {
     amx_exact exact;
     for (uint32_t g = 0; g < n; g++) {
-        TILE_LOAD(6, w[g].code[p]);
-        TILE_LOAD(3, c.q);
-        TILE_PRODUCT(2, 3, 6);
+        TILE_LOAD(6, w[g].code[p], 64);
+        TILE_LOAD(3, c.q, 64);
+        AMX_PRODUCT(2, 3, 6);
         pair_ask(next);
-        TILE_STORE(2, exact.v[g % 2]);
+        TILE_STORE(2, exact.v[g % 2], 64);
         stream_add(exact.v[g % 2], &w[g], (int)p, c.scale, c.sum, n_rows, sums);
         spl_q8_next(&c);
     }
@@ -95,8 +95,7 @@ static void amx_configure(uint32_t n_rows) {
     if (n_rows <= STREAM_MAX_ROWS)
         stream_configure(n_rows);
     else
-        tiles_configure(SPL_Q8_BLOCK_ROWS, n_rows % SPL_Q8_BLOCK_ROWS ? n_rows % SPL_Q8_BLOCK_ROWS : SPL_Q8_BLOCK_ROWS,
-                        rest);
+        amx_shape(SPL_Q8_BLOCK_ROWS, n_rows % SPL_Q8_BLOCK_ROWS ? n_rows % SPL_Q8_BLOCK_ROWS : SPL_Q8_BLOCK_ROWS, rest);
 }
 
 /* Row blocks [first, last) over two panels: groups are unpacked into L1, then all rows pass over them while the next

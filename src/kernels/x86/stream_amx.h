@@ -23,6 +23,24 @@ enum {
     STREAM_HEAD = 512   /* bytes that start them again */
 };
 
+/* Tiles 6 and 7 take groups of weights; 0 .. 5 have `rest` rows where the bit of the tile is set in `which`, else
+ * `rows`. */
+static void amx_shape(uint32_t rows, uint32_t rest, uint8_t which) {
+    tile_shapes shapes;
+    for (int i = 0; i < N_TILES; i++) {
+        shapes.rows[i] = (uint8_t)(i >= 6 ? SPL_GROUP / 4 : which >> i & 1 ? rest : rows);
+        shapes.row_bytes[i] = TILE_ROW_BYTES;
+    }
+    tiles_configure(&shapes);
+}
+
+/* The exact sums of one group. */
+#define AMX_PRODUCT(sums, rows, weights)                                                                               \
+    do {                                                                                                               \
+        TILE_ZERO(sums);                                                                                               \
+        TILE_PRODUCT_SU(sums, rows, weights);                                                                          \
+    } while (0)
+
 /* Fp32 sums of up to 16 rows: [panel][row][output]. */
 typedef struct amx_sums {
     __m512 v[2][SPL_Q8_BLOCK_ROWS];
@@ -107,15 +125,15 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
                      far = pair_ahead(at, reach->far_bytes, panel_bytes);
         const uint8_t *const tile[2] = {panels[0] + at, panels[1] + at}; /* of the group to unpack */
         if (g > 0) {
-            TILE_STORE(0, exact.v[0]);
-            TILE_STORE(1, exact.v[1]);
+            TILE_STORE(0, exact.v[0], 64);
+            TILE_STORE(1, exact.v[1], 64);
         }
         if (g < n) {
-            TILE_LOAD(4, c.q + g * c.q_step);
-            TILE_LOAD(6, ring[g % STREAM_RING].code[0]);
-            TILE_PRODUCT(0, 4, 6);
-            TILE_LOAD(7, ring[g % STREAM_RING].code[1]);
-            TILE_PRODUCT(1, 4, 7);
+            TILE_LOAD(4, c.q + g * c.q_step, 64);
+            TILE_LOAD(6, ring[g % STREAM_RING].code[0], 64);
+            AMX_PRODUCT(0, 4, 6);
+            TILE_LOAD(7, ring[g % STREAM_RING].code[1], 64);
+            AMX_PRODUCT(1, 4, 7);
         }
         for (int p = 0; p < 2; p++) {
             if (g + 1 < n) amx_unpack(tile[p], p, &ring[(g + 1) % STREAM_RING]);
@@ -152,21 +170,21 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
         const size_t at = (g + 1) * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
                      far = pair_ahead(at, reach->far_bytes, panel_bytes);
         if (g > 0) {
-            TILE_STORE(0, exact[0].v[0]);
-            TILE_STORE(1, exact[0].v[1]);
-            TILE_STORE(2, exact[1].v[0]);
-            TILE_STORE(3, exact[1].v[1]);
+            TILE_STORE(0, exact[0].v[0], 64);
+            TILE_STORE(1, exact[0].v[1], 64);
+            TILE_STORE(2, exact[1].v[0], 64);
+            TILE_STORE(3, exact[1].v[1], 64);
         }
         if (g < n) {
             const pair_group *w = &ring[g % STREAM_RING];
-            TILE_LOAD(4, c[0].q + g * c[0].q_step);
-            TILE_LOAD(6, w->code[0]);
-            TILE_PRODUCT(0, 4, 6);
-            TILE_LOAD(7, w->code[1]);
-            TILE_PRODUCT(1, 4, 7);
-            TILE_LOAD(5, c[1].q + g * c[1].q_step);
-            TILE_PRODUCT(2, 5, 6);
-            TILE_PRODUCT(3, 5, 7);
+            TILE_LOAD(4, c[0].q + g * c[0].q_step, 64);
+            TILE_LOAD(6, w->code[0], 64);
+            AMX_PRODUCT(0, 4, 6);
+            TILE_LOAD(7, w->code[1], 64);
+            AMX_PRODUCT(1, 4, 7);
+            TILE_LOAD(5, c[1].q + g * c[1].q_step, 64);
+            AMX_PRODUCT(2, 5, 6);
+            AMX_PRODUCT(3, 5, 7);
         }
         for (int p = 0; p < 2 && g + 1 < n; p++) amx_unpack(panels[p] + at, p, &ring[(g + 1) % STREAM_RING]);
         for (int p = 0; p < 2 && g > 0; p++) {
@@ -217,9 +235,9 @@ static const stream_fn stream_table[SPL_Q8_BLOCK_ROWS + 1] = {
 static void stream_configure(uint32_t n_rows) {
     static const uint8_t second_block = 1u << 2 | 1u << 3 | 1u << 5;
     if (n_rows > SPL_Q8_BLOCK_ROWS)
-        tiles_configure(SPL_Q8_BLOCK_ROWS, n_rows - SPL_Q8_BLOCK_ROWS, second_block);
+        amx_shape(SPL_Q8_BLOCK_ROWS, n_rows - SPL_Q8_BLOCK_ROWS, second_block);
     else if (n_rows >= STREAM_LEAST_ROWS)
-        tiles_configure(n_rows, n_rows, 0);
+        amx_shape(n_rows, n_rows, 0);
 }
 
 /* All rows, at most 32, over two panels. */
