@@ -149,7 +149,7 @@ static spl_status choose(tuner *t, const char *choice, size_t field, const uint3
 }
 
 static spl_status choose_all(tuner *t, uint32_t n_cores, spl_error *err) {
-    static const uint32_t chunks[] = {1, 2, 8, 16}, near[] = {1152, 4608, 9216}, far[] = {32768, 131072, 262144},
+    static const uint32_t chunks[] = {1, 2, 8, 16}, near[] = {1152, 4608, 9216}, far[] = {4096, 32768, 131072},
                           single[] = {2304, 4608, 16384};
     uint32_t threads[2], n_threads = 0, rows = SPL_BLOCK_ROWS;
     if (n_cores > 1) threads[n_threads++] = n_cores - 1;

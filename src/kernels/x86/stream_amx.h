@@ -17,7 +17,7 @@ enum {
     STREAM_LEAST_ROWS = 5, /* fewer go by vectors */
     STREAM_MAX_ROWS = 32,
     STREAM_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
-    STREAM_FAR_BYTES = 3 * 1024,
+    STREAM_FAR_BYTES = 4 * 1024,
     STREAM_RING = 4,    /* unpacked groups: a tile load wants its bytes out of the store buffer */
     STREAM_PAGE = 4096, /* hardware prefetchers stop at its end */
     STREAM_HEAD = 512   /* bytes that start them again */
