@@ -19,50 +19,39 @@ enum {
     AMX_SLAB_BLOCKS = 16
 };
 
-#define AMX_TAKE(m) __m512 acc##m = sums[m];
-#define AMX_GIVE(m) sums[m] = acc##m;
+#define AMX_TAKE(m) __m512 first##m = sums->v[0][m], second##m = sums->v[1][m];
+#define AMX_GIVE(m) sums->v[0][m] = first##m, sums->v[1][m] = second##m;
 #define AMX_ADD(m)                                                                                                     \
-    acc##m = add_group(acc##m, _mm512_load_si512(from[m]), scale, bias, _mm512_set1_ps(dx[m]), _mm512_set1_ps(sx[m]));
-/* Scales the sums of group g, which are in exact.v[odd]. */
-#define AMX_ADD_GROUP(g, odd)                                                                                          \
     do {                                                                                                               \
-        const int32_t(*from)[SPL_ROWS_PER_TILE] = exact.v[odd];                                                        \
-        const __m512 scale = w[g].scale[p], bias = w[g].bias[p];                                                       \
-        const float *dx = c.scale + SPL_Q8_BLOCK_ROWS * (g), *sx = c.sum + SPL_Q8_BLOCK_ROWS * (g);                    \
-        AMX_EACH_ROW(AMX_ADD)                                                                                          \
-    } while (0)
+        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
+        first##m = add_group(first##m, _mm512_load_si512(exact.v[0][m]), before->scale[0], before->bias[0], d, s);     \
+        second##m = add_group(second##m, _mm512_load_si512(exact.v[1][m]), before->scale[1], before->bias[1], d, s);   \
+    } while (0);
 
-/* n groups of panel p for a whole block: products of one group run while the sums of the one before are scaled. Even
- * groups go through tiles 0, 4 and 6, odd ones through 1, 5 and 7. */
-static void amx_block(const pair_group *w, uint32_t p, uint32_t n, spl_q8_cursor c, pair_stream *next, __m512 *sums) {
+/* n groups of two panels for a whole block: products of one group run while the sums of the one before are scaled.
+ * Tiles as in a stream. */
+static void amx_block(const pair_group *w, uint32_t n, spl_q8_cursor c, pair_stream *next, amx_sums *sums) {
     enum { BLOCK_BYTES = SPL_Q8_BLOCK_ROWS * SPL_GROUP }; /* of one group; the cursor's steps, but constant */
     amx_exact exact;
     AMX_EACH_ROW(AMX_TAKE)
-    TILE_LOAD(6, w[0].code[p], 64);
-    TILE_LOAD(4, c.q, 64);
-    for (uint32_t g = 0; g < n; g += 2) {
-        AMX_PRODUCT(0, 4, 6);
-        if (g + 1 < n) {
-            TILE_LOAD(7, w[g + 1].code[p], 64);
-            TILE_LOAD(5, c.q + (g + 1) * BLOCK_BYTES, 64);
-        }
-        pair_ask(next);
+    for (size_t g = 0; g <= n; g++) {
         if (g > 0) {
+            TILE_STORE(0, exact.v[0], 64);
             TILE_STORE(1, exact.v[1], 64);
-            AMX_ADD_GROUP(g - 1, 1);
         }
-        if (g + 1 < n) AMX_PRODUCT(1, 5, 7);
-        if (g + 2 < n) {
-            TILE_LOAD(6, w[g + 2].code[p], 64);
-            TILE_LOAD(4, c.q + (g + 2) * BLOCK_BYTES, 64);
+        if (g < n) {
+            TILE_LOAD(4, c.q + g * BLOCK_BYTES, 64);
+            TILE_LOAD(6, w[g].code[0], 64);
+            AMX_PRODUCT(0, 4, 6);
+            TILE_LOAD(7, w[g].code[1], 64);
+            AMX_PRODUCT(1, 4, 7);
+            pair_ask(next);
         }
-        pair_ask(next);
-        TILE_STORE(0, exact.v[0], 64);
-        AMX_ADD_GROUP(g, 0);
-    }
-    if (n % 2 == 0) {
-        TILE_STORE(1, exact.v[1], 64);
-        AMX_ADD_GROUP(n - 1, 1);
+        if (g > 0) {
+            const pair_group *before = &w[g - 1];
+            const float *dx = c.scale + SPL_Q8_BLOCK_ROWS * (g - 1), *sx = c.sum + SPL_Q8_BLOCK_ROWS * (g - 1);
+            AMX_EACH_ROW(AMX_ADD)
+        }
     }
     AMX_EACH_ROW(AMX_GIVE)
 }
@@ -102,7 +91,7 @@ static void amx_configure(uint32_t n_rows) {
  * groups come from memory. */
 static void amx_share(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
                       amx_sums *acc) {
-    uint32_t groups = x->k / SPL_GROUP, units = 2 * (last - first);
+    uint32_t groups = x->k / SPL_GROUP, units = last - first;
     const size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES;
     pair_group w[AMX_GROUPS];
     memset(acc, 0, (last - first) * sizeof *acc);
@@ -121,11 +110,10 @@ static void amx_share(const uint8_t *const panels[2], const spl_q8_rows *x, uint
             uint32_t rows = x->n_rows - b * SPL_Q8_BLOCK_ROWS;
             spl_q8_cursor c = spl_q8_row(x, b * SPL_Q8_BLOCK_ROWS);
             spl_q8_skip(&c, g);
-            for (uint32_t p = 0; p < 2; p++)
-                if (rows >= SPL_Q8_BLOCK_ROWS)
-                    amx_block(w, p, n, c, &next, acc[b - first].v[p]);
-                else
-                    amx_rest(w, p, n, c, rows, &next, acc[b - first].v[p]);
+            if (rows >= SPL_Q8_BLOCK_ROWS)
+                amx_block(w, n, c, &next, &acc[b - first]);
+            else
+                for (uint32_t p = 0; p < 2; p++) amx_rest(w, p, n, c, rows, &next, acc[b - first].v[p]);
         }
     }
 }
