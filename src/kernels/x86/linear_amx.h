@@ -14,7 +14,6 @@
 #include "kernels/x86/stream_amx.h"
 
 enum {
-    AMX_GROUPS = 8,               /* groups unpacked at once: 18 KiB of L1 */
     AMX_SLAB_BYTES = 1280 * 1024, /* activations that share unpacked groups: they come from L2 each time */
     AMX_SLAB_BLOCKS = 16
 };
@@ -91,21 +90,12 @@ static void amx_configure(uint32_t n_rows) {
  * groups come from memory. */
 static void amx_share(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
                       amx_sums *acc) {
-    uint32_t groups = x->k / SPL_GROUP, units = last - first;
-    const size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES;
-    pair_group w[AMX_GROUPS];
+    uint32_t groups = x->k / SPL_GROUP;
+    pair_group w[PAIR_GROUPS];
     memset(acc, 0, (last - first) * sizeof *acc);
-    for (uint32_t g = 0; g < groups; g += AMX_GROUPS) {
-        uint32_t n = groups - g < AMX_GROUPS ? groups - g : AMX_GROUPS;
-        size_t at = (size_t)g * SPL_Q4_TILE_BYTES, then = at + n * SPL_Q4_TILE_BYTES;
-        pair_stream next = {.n_bytes = AMX_GROUPS * SPL_Q4_TILE_BYTES,
-                            .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + units - 1) / units};
-        for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
-        for (uint32_t i = 0; i < n; i++) {
-            const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES,
-                                            panels[1] + at + i * SPL_Q4_TILE_BYTES};
-            pair_unpack(tile, &w[i]);
-        }
+    for (uint32_t g = 0; g < groups; g += PAIR_GROUPS) {
+        uint32_t n = groups - g < PAIR_GROUPS ? groups - g : PAIR_GROUPS;
+        pair_stream next = pair_unpack_groups(panels, groups, g, n, last - first, w);
         for (uint32_t b = first; b < last; b++) {
             uint32_t rows = x->n_rows - b * SPL_Q8_BLOCK_ROWS;
             spl_q8_cursor c = spl_q8_row(x, b * SPL_Q8_BLOCK_ROWS);

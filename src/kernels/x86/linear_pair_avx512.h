@@ -11,8 +11,7 @@
 #include "kernels/x86/linear_parts_avx512.h"
 
 enum {
-    PAIR_MAX_TILES = 32, /* row tiles that share an unpack */
-    PAIR_GROUPS = 8      /* groups unpacked at once: 18 KiB of L1 */
+    PAIR_MAX_TILES = 32 /* row tiles that share an unpack */
 };
 
 /* What one pair of panels gives for up to 8 rows: [panel][row][output]. */
@@ -198,24 +197,16 @@ static const pair_rows_fn pair_rows_table[SPL_TILE_M] = {pair_rows_m1, pair_rows
                                                          pair_rows_m5, pair_rows_m6, pair_rows_m7, pair_rows_m8};
 
 /* Row tiles [first, last), at most PAIR_MAX_TILES of them, over a pair of panels: some groups are unpacked into L1,
- * then all rows pass over them, while the next groups come from memory. The last ask for the next pair's first. */
+ * then all rows pass over them, while the next groups come from memory. */
 static void pair_tiles(const uint8_t *const panels[2], const spl_q8_rows *x, uint32_t first, uint32_t last,
                        pair_sums acc[PAIR_MAX_TILES]) {
     uint32_t groups = x->k / SPL_GROUP, n_tiles = last - first;
-    const size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES, half = SPL_TILE_M * SPL_GROUP;
+    const size_t half = SPL_TILE_M * SPL_GROUP;
     pair_group w[PAIR_GROUPS];
     memset(acc, 0, n_tiles * sizeof *acc);
     for (uint32_t g = 0; g < groups; g += PAIR_GROUPS) {
         uint32_t n_groups = groups - g < PAIR_GROUPS ? groups - g : PAIR_GROUPS;
-        size_t at = (size_t)g * SPL_Q4_TILE_BYTES, then = at + n_groups * SPL_Q4_TILE_BYTES;
-        pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
-                            .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_tiles - 1) / n_tiles};
-        for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
-        for (uint32_t i = 0; i < n_groups; i++) {
-            const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES,
-                                            panels[1] + at + i * SPL_Q4_TILE_BYTES};
-            pair_unpack(tile, &w[i]);
-        }
+        pair_stream next = pair_unpack_groups(panels, groups, g, n_groups, n_tiles, w);
         for (uint32_t t = first; t < last; t++) {
             spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
             spl_q8_skip(&c, g);

@@ -69,6 +69,8 @@ static SPL_ALWAYS_INLINE void tile_dot_avx512(const uint8_t *tile, const int8_t 
     }
 }
 
+enum { PAIR_GROUPS = 8 /* groups unpacked at once: 18 KiB of L1 */ };
+
 /* One group of two panels. */
 typedef struct pair_group {
     _Alignas(64) uint8_t code[2][SPL_GROUP / 4][64]; /* [panel][4 inputs][16 rows x 4 inputs] */
@@ -104,6 +106,22 @@ typedef struct pair_stream {
 static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
     for (uint32_t i = 0; i < s->lines_per_group && s->at < s->n_bytes; i++, s->at += 64)
         for (int p = 0; p < 2; p++) _mm_prefetch((const char *)((uintptr_t)s->panel[p] + s->at), _MM_HINT_T1);
+}
+
+/* Unpacks groups g .. g + n - 1 of the `groups` of two panels, n <= PAIR_GROUPS. Returns what comes after them, or at
+ * the end of the panels the next pair's first groups, for n_units passes of n groups to ask for. */
+static SPL_ALWAYS_INLINE pair_stream pair_unpack_groups(const uint8_t *const panels[2], uint32_t groups, uint32_t g,
+                                                        uint32_t n, uint32_t n_units, pair_group w[PAIR_GROUPS]) {
+    const size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES, at = (size_t)g * SPL_Q4_TILE_BYTES;
+    const size_t then = at + n * SPL_Q4_TILE_BYTES;
+    pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
+                        .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_units - 1) / n_units};
+    for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES, panels[1] + at + i * SPL_Q4_TILE_BYTES};
+        pair_unpack(tile, &w[i]);
+    }
+    return next;
 }
 
 /* Results of tile t for panel p to y. */
