@@ -12,7 +12,8 @@
 /* Drafted steps that the engine's rates are worth to a new request: its own text soon counts for more. */
 enum { START_WEIGHT = 8 };
 
-/* The first steps of a kind find cold caches: the fastest of them counts, and one alone says nothing. */
+/* The first steps of a kind find cold caches, or a machine that is still busy with what started them: until it has
+ * settled the fastest counts, and fewer than COLD_STEPS say nothing. */
 enum { COLD_STEPS = 3, SETTLED_STEPS = 8 };
 
 /* Drafted steps that an opinion about drafting takes; while there were fewer, plain decoding looks again sooner. */

@@ -18,8 +18,8 @@ static SPL_ALWAYS_INLINE bool attend_many_fits(uint32_t n, uint32_t d) {
     return n >= TILE_ROWS && d % ATTEND_STEP_DIMS == 0;
 }
 
-/* For n vectors, of which `ready` have it already. Scores: sums in 0 and 1, queries in 4, keys in 6 and 7. Values: sums
- * in 2, weights in 5, values in 3. */
+/* Sets the tiles for n vectors; *ready: for how many they are set. Scores: sums in 0 and 1, queries in 4, keys in 6
+ * and 7. Values: sums in 2, weights in 5, values in 3. */
 static void attend_many_shape(uint32_t n, uint32_t *ready) {
     if (*ready == n) return;
     tile_shapes shapes;
@@ -67,11 +67,11 @@ typedef struct attend_sums {
     _Alignas(64) int32_t v[ATTEND_PAGES][TILE_ROWS][16];
 } attend_sums;
 
-/* Weighted sums of a tile for n vectors, whose weights lie a tile apart. */
+/* Weighted sums of a tile for vectors whose weights lie a tile apart. */
 typedef struct attend_average {
     const spl_attend_tile *tile;
     const uint8_t *w;
-    uint32_t n, d;
+    uint32_t d;
     const float *factor;
     float (*scale)[ATTEND_PAGES], *acc;
     size_t stride;
@@ -126,7 +126,7 @@ static void attend_average_blocks(const attend_average *x, const uint8_t *const 
 static void attend_values_many(uint32_t n, const spl_attend_tile *tile, const uint8_t *const next[ATTEND_PAGES],
                                const uint8_t *w, uint32_t d, const float *factor, float scale[][ATTEND_PAGES],
                                float *acc, size_t stride, uint32_t *ready) {
-    const attend_average x = {tile, w, n, d, factor, scale, acc, stride};
+    const attend_average x = {tile, w, d, factor, scale, acc, stride};
     const uint32_t whole = n / TILE_ROWS * TILE_ROWS;
     if (whole > 0) {
         attend_many_shape(TILE_ROWS, ready);

@@ -19,18 +19,11 @@ enum {
 };
 
 #define AMX_TAKE(m) __m512 first##m = sums->v[0][m], second##m = sums->v[1][m];
-#define AMX_GIVE(m) sums->v[0][m] = first##m, sums->v[1][m] = second##m;
-#define AMX_ADD(m)                                                                                                     \
-    do {                                                                                                               \
-        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
-        first##m = add_group(first##m, _mm512_load_si512(exact.v[0][m]), before->scale[0], before->bias[0], d, s);     \
-        second##m = add_group(second##m, _mm512_load_si512(exact.v[1][m]), before->scale[1], before->bias[1], d, s);   \
-    } while (0);
 
 /* n groups of two panels for a whole block: products of one group run while the sums of the one before are scaled.
  * Tiles as in a stream. */
 static void amx_block(const pair_group *w, uint32_t n, spl_q8_cursor c, pair_stream *next, amx_sums *sums) {
-    enum { BLOCK_BYTES = SPL_Q8_BLOCK_ROWS * SPL_GROUP }; /* of one group; the cursor's steps, but constant */
+    enum { M = SPL_Q8_BLOCK_ROWS, BLOCK_BYTES = M * SPL_GROUP }; /* of one group; the cursor's steps, but constant */
     amx_exact exact;
     AMX_EACH_ROW(AMX_TAKE)
     for (size_t g = 0; g <= n; g++) {
@@ -48,7 +41,7 @@ static void amx_block(const pair_group *w, uint32_t n, spl_q8_cursor c, pair_str
         }
         if (g > 0) {
             const pair_group *before = &w[g - 1];
-            const float *dx = c.scale + SPL_Q8_BLOCK_ROWS * (g - 1), *sx = c.sum + SPL_Q8_BLOCK_ROWS * (g - 1);
+            const float *dx = c.scale + M * (g - 1), *sx = c.sum + M * (g - 1);
             AMX_EACH_ROW(AMX_ADD)
         }
     }
@@ -117,44 +110,54 @@ static void amx_pair(const uint8_t *const panels[2], const spl_q8_rows *x, uint3
         amx_share(panels, x, first, last, acc);
 }
 
-static void linear_q4_amx(const spl_linear_args *a) {
-    const spl_reach reach = spl_reach_or(a->reach, STREAM_NEAR_BYTES, STREAM_FAR_BYTES, STREAM_NEAR_BYTES);
-    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
-    uint32_t n_blocks = amx_blocks(&a->x), slab = amx_slab(&a->x);
-    amx_configure(a->x.n_rows);
+/* Pairs of panels, a last one without a partner being its own, and where their sums go. */
+typedef struct amx_job {
+    const uint8_t *w;
+    const spl_q8_rows *x;
+    spl_reach reach;
+    uint32_t panel_begin, panel_end;
+    const void *args;
+    /* Row tile t of the pair at panel p: up to 8 rows from [0][..] and [1][..]. */
+    void (*store)(const void *args, uint32_t t, uint32_t p, const __m512 *const sums[2]);
+} amx_job;
+
+static void amx_run(const amx_job *job) {
+    const spl_q8_rows *x = job->x;
+    const spl_reach reach = spl_reach_or(job->reach, STREAM_NEAR_BYTES, STREAM_FAR_BYTES, STREAM_NEAR_BYTES);
+    size_t panel_bytes = (size_t)x->k / SPL_GROUP * SPL_Q4_TILE_BYTES;
+    uint32_t n_blocks = amx_blocks(x), slab = amx_slab(x);
+    amx_configure(x->n_rows);
     for (uint32_t first = 0; first < n_blocks; first += slab) {
         uint32_t last = n_blocks - first < slab ? n_blocks : first + slab;
-        for (uint32_t p = a->panel_begin; p < a->panel_end; p += 2) {
+        for (uint32_t p = job->panel_begin; p < job->panel_end; p += 2) {
             amx_sums acc[AMX_SLAB_BLOCKS];
-            uint32_t n_panels = a->panel_end - p < 2 ? 1 : 2; /* a panel without a partner is its own */
-            const uint8_t *const pair[2] = {a->w + p * panel_bytes, a->w + (p + n_panels - 1) * panel_bytes};
-            amx_pair(pair, &a->x, first, last, &reach, acc);
-            for (uint32_t t = 2 * first; t < 2 * last && t * SPL_TILE_M < a->x.n_rows; t++)
-                for (uint32_t i = 0; i < n_panels; i++)
-                    linear_store(a, t, p + i, acc[t / 2 - first].v[i] + t % 2 * SPL_TILE_M);
+            const uint8_t *first_panel = job->w + p * panel_bytes;
+            const uint8_t *const pair[2] = {first_panel, first_panel + (job->panel_end - p > 1 ? panel_bytes : 0)};
+            amx_pair(pair, x, first, last, &reach, acc);
+            for (uint32_t t = 2 * first; t < 2 * last && t * SPL_TILE_M < x->n_rows; t++) {
+                const uint32_t row = t % 2 * SPL_TILE_M;
+                const amx_sums *sums = &acc[t / 2 - first];
+                job->store(job->args, t, p, (const __m512 *const[2]){sums->v[0] + row, sums->v[1] + row});
+            }
         }
     }
     tiles_release();
 }
 
+static void amx_store_linear(const void *args, uint32_t t, uint32_t p, const __m512 *const sums[2]) {
+    const spl_linear_args *a = args;
+    linear_store(a, t, p, sums[0]);
+    if (p + 1 < a->panel_end) linear_store(a, t, p + 1, sums[1]);
+}
+static void linear_q4_amx(const spl_linear_args *a) {
+    amx_run(&(amx_job){a->w, &a->x, a->reach, a->panel_begin, a->panel_end, a, amx_store_linear});
+}
+
+static void amx_store_gate_up(const void *args, uint32_t t, uint32_t p, const __m512 *const sums[2]) {
+    gate_up_store(args, t, p / 2, sums[0], sums[1]);
+}
 static void gate_up_q4_amx(const spl_gate_up_args *a) {
-    const spl_reach reach = spl_reach_or(a->reach, STREAM_NEAR_BYTES, STREAM_FAR_BYTES, STREAM_NEAR_BYTES);
-    size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
-    uint32_t n_blocks = amx_blocks(&a->x), slab = amx_slab(&a->x);
-    amx_configure(a->x.n_rows);
-    for (uint32_t first = 0; first < n_blocks; first += slab) {
-        uint32_t last = n_blocks - first < slab ? n_blocks : first + slab;
-        for (uint32_t p = a->pair_begin; p < a->pair_end; p++) {
-            amx_sums acc[AMX_SLAB_BLOCKS];
-            const uint8_t *const pair[2] = {a->w + 2 * p * panel_bytes, a->w + (2 * p + 1) * panel_bytes};
-            amx_pair(pair, &a->x, first, last, &reach, acc);
-            for (uint32_t t = 2 * first; t < 2 * last && t * SPL_TILE_M < a->x.n_rows; t++) {
-                const __m512 *gate = acc[t / 2 - first].v[0], *up = acc[t / 2 - first].v[1];
-                gate_up_store(a, t, p, gate + t % 2 * SPL_TILE_M, up + t % 2 * SPL_TILE_M);
-            }
-        }
-    }
-    tiles_release();
+    amx_run(&(amx_job){a->w, &a->x, a->reach, 2 * a->pair_begin, 2 * a->pair_end, a, amx_store_gate_up});
 }
 
 #endif

@@ -41,6 +41,13 @@ static SPL_ALWAYS_INLINE void pair_add(pair_sums *acc, const __m512i dot[2][SPL_
     }
 }
 
+static SPL_ALWAYS_INLINE void pair_scales(const uint8_t *const panel[2], __m512 scale[2], __m512 bias[2]) {
+    for (int p = 0; p < 2; p++) {
+        scale[p] = widen_bf16(panel[p]);
+        bias[p] = widen_bf16(panel[p] + 32);
+    }
+}
+
 /* Line `offset` of what comes `near` and `far` bytes on. */
 static SPL_ALWAYS_INLINE void panel_prefetch(const uint8_t *panel, size_t near, size_t far, size_t offset) {
     _mm_prefetch((const char *)((uintptr_t)panel + near + offset), _MM_HINT_T0);

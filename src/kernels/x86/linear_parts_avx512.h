@@ -77,22 +77,26 @@ typedef struct pair_group {
     __m512 scale[2], bias[2];
 } pair_group;
 
-static SPL_ALWAYS_INLINE void pair_scales(const uint8_t *const panel[2], __m512 scale[2], __m512 bias[2]) {
-    for (int p = 0; p < 2; p++) {
-        scale[p] = widen_bf16(panel[p]);
-        bias[p] = widen_bf16(panel[p] + 32);
-    }
+/* The high halves of bytes. With GFNI a bit matrix moves bits 4 .. 7 down, in one operation where a shift needs a mask
+ * too. */
+static SPL_ALWAYS_INLINE __m512i high_halves(__m512i w) {
+#ifdef __GFNI__
+    return _mm512_gf2p8affine_epi64_epi8(w, _mm512_set1_epi64(0x1020408000000000), 0);
+#else
+    return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+#endif
 }
 
-static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *const panel[2], pair_group *out) {
+/* The tile of panel p. */
+static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *tile, const int p, pair_group *out) {
     const __m512i low = _mm512_set1_epi8(15);
-    for (int p = 0; p < 2; p++)
-        for (int j = 0; j < 8; j++) {
-            __m512i w = _mm512_load_si512((const void *)(panel[p] + 64 + 64 * j));
-            _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
-            _mm512_store_si512(out->code[p][2 * j + 1], _mm512_and_si512(_mm512_srli_epi16(w, 4), low));
-        }
-    pair_scales(panel, out->scale, out->bias);
+    for (int j = 0; j < 8; j++) {
+        __m512i w = _mm512_load_si512((const void *)(tile + 64 + 64 * j));
+        _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
+        _mm512_store_si512(out->code[p][2 * j + 1], high_halves(w));
+    }
+    out->scale[p] = widen_bf16(tile);
+    out->bias[p] = widen_bf16(tile + 32);
 }
 
 /* Weights of two panels wanted soon: a run of lines each, some of which every group of work asks for. */
@@ -117,10 +121,8 @@ static SPL_ALWAYS_INLINE pair_stream pair_unpack_groups(const uint8_t *const pan
     pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
                         .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_units - 1) / n_units};
     for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
-    for (uint32_t i = 0; i < n; i++) {
-        const uint8_t *const tile[2] = {panels[0] + at + i * SPL_Q4_TILE_BYTES, panels[1] + at + i * SPL_Q4_TILE_BYTES};
-        pair_unpack(tile, &w[i]);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        for (int p = 0; p < 2; p++) pair_unpack(panels[p] + at + i * SPL_Q4_TILE_BYTES, p, &w[i]);
     return next;
 }
 

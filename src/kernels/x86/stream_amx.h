@@ -54,23 +54,20 @@ typedef struct amx_exact {
 /* The accumulators have names: gcc 12 keeps an array of them in memory. */
 #define AMX_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 
+/* Scales the sums of group `before` for row m, of both panels. */
+#define AMX_ADD(m)                                                                                                     \
+    do {                                                                                                               \
+        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
+        first##m = add_group(first##m, _mm512_load_si512(exact.v[0][m]), before->scale[0], before->bias[0], d, s);     \
+        second##m = add_group(second##m, _mm512_load_si512(exact.v[1][m]), before->scale[1], before->bias[1], d, s);   \
+    } while (0);
+
 /* Asks for weights to come: every line `near` bytes on, and `far` bytes on the heads of pages. More far ones, or many
  * at once, hold up what the core needs now. */
 static SPL_ALWAYS_INLINE void amx_ask(const uint8_t *line, size_t near, size_t far) {
     uintptr_t there = (uintptr_t)line + far;
     _mm_prefetch((const char *)((uintptr_t)line + near), _MM_HINT_T0);
     if (there % STREAM_PAGE < STREAM_HEAD) _mm_prefetch((const char *)there, _MM_HINT_T1);
-}
-
-static SPL_ALWAYS_INLINE void amx_unpack(const uint8_t *tile, const int p, pair_group *out) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int j = 0; j < 8; j++) {
-        __m512i w = _mm512_load_si512((const void *)(tile + 64 + 64 * j));
-        _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
-        _mm512_store_si512(out->code[p][2 * j + 1], high_halves(w));
-    }
-    out->scale[p] = widen_bf16(tile);
-    out->bias[p] = widen_bf16(tile + 32);
 }
 
 /* Up to 4 rows: vectors, with `chains` accumulators a row and panel to hide their latency. */
@@ -101,14 +98,12 @@ static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const s
 }
 
 #define AMX_ZERO(m) __m512 first##m = _mm512_setzero_ps(), second##m = first##m;
-#define AMX_ADD_PAIR(m)                                                                                                \
+#define AMX_ASK_AND_ADD(m)                                                                                             \
     if (m < M) {                                                                                                       \
-        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
         for (int p = 0; p < 2 && m < 8; p++) amx_ask(tile[p] + 64 * m, near, far);                                     \
-        first##m = add_group(first##m, _mm512_load_si512(exact.v[0][m]), w->scale[0], w->bias[0], d, s);               \
-        second##m = add_group(second##m, _mm512_load_si512(exact.v[1][m]), w->scale[1], w->bias[1], d, s);             \
+        AMX_ADD(m)                                                                                                     \
     }
-#define AMX_GIVE_PAIR(m)                                                                                               \
+#define AMX_GIVE(m)                                                                                                    \
     if (m < M) sums->v[0][m] = first##m, sums->v[1][m] = second##m;
 
 /* 5 to 16 rows. Tiles 0 and 6 hold what belongs to the first panel, 1 and 7 what belongs to the second, 4 the rows. */
@@ -119,7 +114,7 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
     amx_exact exact;
     spl_q8_cursor c = spl_q8_row(x, 0);
     AMX_EACH_ROW(AMX_ZERO)
-    for (int p = 0; p < 2; p++) amx_unpack(panels[p], p, &ring[0]);
+    for (int p = 0; p < 2; p++) pair_unpack(panels[p], p, &ring[0]);
     for (size_t g = 0; g <= n; g++) {
         const size_t at = (g + 1) * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
                      far = pair_ahead(at, reach->far_bytes, panel_bytes);
@@ -136,16 +131,16 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
             AMX_PRODUCT(1, 4, 7);
         }
         for (int p = 0; p < 2; p++) {
-            if (g + 1 < n) amx_unpack(tile[p], p, &ring[(g + 1) % STREAM_RING]);
+            if (g + 1 < n) pair_unpack(tile[p], p, &ring[(g + 1) % STREAM_RING]);
             for (int line = M < 8 ? M : 8; line < 9; line++) amx_ask(tile[p] + 64 * line, near, far);
         }
         if (g > 0) {
-            const pair_group *w = &ring[(g - 1) % STREAM_RING];
+            const pair_group *before = &ring[(g - 1) % STREAM_RING];
             const float *dx = c.scale + (g - 1) * c.scale_step, *sx = c.sum + (g - 1) * c.scale_step;
-            AMX_EACH_ROW(AMX_ADD_PAIR)
+            AMX_EACH_ROW(AMX_ASK_AND_ADD)
         }
     }
-    AMX_EACH_ROW(AMX_GIVE_PAIR)
+    AMX_EACH_ROW(AMX_GIVE)
 }
 
 /* Scales the sums of a block of n rows, the fp32 ones in memory. */
@@ -165,7 +160,7 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
     amx_exact exact[2];
     const spl_q8_cursor c[2] = {spl_q8_row(x, 0), spl_q8_row(x, SPL_Q8_BLOCK_ROWS)};
     memset(sums, 0, 2 * sizeof *sums);
-    for (int p = 0; p < 2; p++) amx_unpack(panels[p], p, &ring[0]);
+    for (int p = 0; p < 2; p++) pair_unpack(panels[p], p, &ring[0]);
     for (size_t g = 0; g <= n; g++) {
         const size_t at = (g + 1) * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
                      far = pair_ahead(at, reach->far_bytes, panel_bytes);
@@ -186,7 +181,7 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
             AMX_PRODUCT(2, 5, 6);
             AMX_PRODUCT(3, 5, 7);
         }
-        for (int p = 0; p < 2 && g + 1 < n; p++) amx_unpack(panels[p] + at, p, &ring[(g + 1) % STREAM_RING]);
+        for (int p = 0; p < 2 && g + 1 < n; p++) pair_unpack(panels[p] + at, p, &ring[(g + 1) % STREAM_RING]);
         for (int p = 0; p < 2 && g > 0; p++) {
             const pair_group *w = &ring[(g - 1) % STREAM_RING];
             const size_t a = (g - 1) * c[0].scale_step, b = (g - 1) * c[1].scale_step;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * AMX tiles and the one GFNI operation that goes with them. Tiles are registers of the calling thread: configure before
+ * AMX tiles. Tiles are registers of the calling thread: configure before
  * use, release after. SPL_EMULATE_AMX computes the same from AVX-512, for tests. */
 #ifndef SPL_KERNELS_TILES_AMX_H
 #define SPL_KERNELS_TILES_AMX_H
@@ -45,10 +45,6 @@ static inline void tiles_release(void) { __asm__ volatile("tilerelease"); }
 #define TILE_PRODUCT_SU(sum, a, b) __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : :)
 #define TILE_PRODUCT_US(sum, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : :)
 
-/* The high halves of bytes: a bit matrix moves bits 4 .. 7 down, in one operation where a shift needs a mask too. */
-static SPL_ALWAYS_INLINE __m512i high_halves(__m512i w) {
-    return _mm512_gf2p8affine_epi64_epi8(w, _mm512_set1_epi64(0x1020408000000000), 0);
-}
 #else
 #include <stdbool.h>
 #include <string.h>
@@ -90,9 +86,6 @@ static inline void emulate_product(int sum, int a, int b, bool a_signed) {
 #define TILE_PRODUCT_SU(sum, a, b) emulate_product(sum, a, b, true)
 #define TILE_PRODUCT_US(sum, a, b) emulate_product(sum, a, b, false)
 
-static SPL_ALWAYS_INLINE __m512i high_halves(__m512i w) {
-    return _mm512_and_si512(_mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
-}
 #endif
 
 #endif
