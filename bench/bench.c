@@ -10,6 +10,7 @@
 #include <sys/utsname.h>
 
 #include "base/cpu_name.h"
+#include "base/memory_limit.h"
 #include "base/thread_team.h"
 #include "bench/bench_internal.h"
 #include "bench/kernel_times.h"
@@ -20,11 +21,32 @@
 #define SPL_COMMIT "unknown"
 #endif
 
+static const uint64_t ROOF_MOST_BYTES = (uint64_t)8 << 30;
+
+/* As much as half of what is free, up to 8 GB: the rate of memory the size of a model's. */
+static size_t roof_bytes(void) {
+    spl_memory_room room;
+    spl_error ignored;
+    if (spl_memory_room_get("", &room, &ignored) != SPL_OK) return SPL_ROOF_LEAST_BYTES;
+    uint64_t half = room.available_bytes / 2;
+    return (size_t)(half < SPL_ROOF_LEAST_BYTES ? SPL_ROOF_LEAST_BYTES
+                    : half < ROOF_MOST_BYTES    ? half
+                                                : ROOF_MOST_BYTES);
+}
+
 static spl_status bench_roof(const spl_bench_options *o, json_t **out, spl_error *err) {
     spl_kernels kernels;
+    spl_roof_rates rates;
+    spl_bench_json j = {.object = json_object()};
     uint32_t n_threads = 0;
     spl_status st = spl_bench_kernels(o, &kernels, &n_threads, err);
-    return st == SPL_OK ? spl_roof_json(n_threads, kernels.tier, out, err) : st;
+    if (st == SPL_OK) st = spl_roof_measure(n_threads, kernels.tier, roof_bytes(), &rates, err);
+    if (st == SPL_OK) {
+        j.failed = !spl_roof_put(j.object, &rates);
+        return spl_bench_json_take(&j, out, err);
+    }
+    json_decref(j.object);
+    return st;
 }
 
 static spl_status bench_kernels(const spl_bench_options *o, json_t **out, spl_error *err) {
@@ -199,22 +221,27 @@ spl_status spl_bench_run(const char *kind, const spl_bench_options *o, json_t **
     return st;
 }
 
+void spl_bench_add_rates(spl_bench_rates *out, const spl_roof_rates *r) {
+    spl_roof_rates *sum = &out->sum;
+    bool first = out->n++ == 0;
+    sum->read_gb += r->read_gb;
+    sum->int8_gmac += r->int8_gmac;
+    sum->vector_gmac += r->vector_gmac;
+    sum->read_bytes = r->read_bytes;
+    sum->read_gb_min = first ? r->read_gb_min : fmin(sum->read_gb_min, r->read_gb_min);
+    sum->read_gb_max = first ? r->read_gb_max : fmax(sum->read_gb_max, r->read_gb_max);
+    sum->int8_gmac_min = first ? r->int8_gmac_min : fmin(sum->int8_gmac_min, r->int8_gmac_min);
+    sum->int8_gmac_max = first ? r->int8_gmac_max : fmax(sum->int8_gmac_max, r->int8_gmac_max);
+}
+
 spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *out, spl_error *err) {
     spl_kernels kernels;
     uint32_t n_threads = 0;
-    spl_roof_rates r, *sum = &out->sum;
+    spl_roof_rates r;
     spl_status st = spl_bench_kernels(o, &kernels, &n_threads, err);
-    if (st == SPL_OK) st = spl_roof_measure(n_threads, kernels.tier, &r, err);
-    if (st != SPL_OK) return st;
-    bool first = out->n++ == 0;
-    sum->read_gb += r.read_gb;
-    sum->int8_gmac += r.int8_gmac;
-    sum->vector_gmac += r.vector_gmac;
-    sum->read_gb_min = first ? r.read_gb_min : fmin(sum->read_gb_min, r.read_gb_min);
-    sum->read_gb_max = first ? r.read_gb_max : fmax(sum->read_gb_max, r.read_gb_max);
-    sum->int8_gmac_min = first ? r.int8_gmac_min : fmin(sum->int8_gmac_min, r.int8_gmac_min);
-    sum->int8_gmac_max = first ? r.int8_gmac_max : fmax(sum->int8_gmac_max, r.int8_gmac_max);
-    return SPL_OK;
+    if (st == SPL_OK) st = spl_roof_measure(n_threads, kernels.tier, 0, &r, err);
+    if (st == SPL_OK) spl_bench_add_rates(out, &r);
+    return st;
 }
 
 double spl_read_rate(const spl_bench_rates *rates) { return rates->sum.read_gb / rates->n; }
@@ -222,13 +249,12 @@ double spl_int8_rate(const spl_bench_rates *rates) { return rates->sum.int8_gmac
 double spl_vector_rate(const spl_bench_rates *rates) { return rates->sum.vector_gmac / rates->n; }
 
 void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates) {
-    spl_put_real(j, "read_gb_per_second", spl_read_rate(rates));
-    spl_put_real(j, "read_gb_per_second_min", rates->sum.read_gb_min);
-    spl_put_real(j, "read_gb_per_second_max", rates->sum.read_gb_max);
-    spl_put_real(j, "int8_gmac_per_second", spl_int8_rate(rates));
-    spl_put_real(j, "int8_gmac_per_second_min", rates->sum.int8_gmac_min);
-    spl_put_real(j, "int8_gmac_per_second_max", rates->sum.int8_gmac_max);
-    if (rates->sum.vector_gmac > 0) spl_put_real(j, "int8_vector_gmac_per_second", spl_vector_rate(rates));
+    spl_roof_rates mean = rates->sum;
+    mean.read_gb = spl_read_rate(rates);
+    mean.int8_gmac = spl_int8_rate(rates);
+    mean.vector_gmac = spl_vector_rate(rates);
+    if (!j->object) j->object = json_object();
+    if (!spl_roof_put(j->object, &mean)) j->failed = true;
 }
 
 double spl_roof_seconds(const spl_bench_rates *rates, uint64_t n_bytes, uint64_t n_macs) {

@@ -63,7 +63,9 @@ typedef struct spl_bench_rates {
     uint32_t n;
 } spl_bench_rates;
 
-/* Measures both rates once more; part of every run that reports a speed. *out starts as zeroes. */
+/* Adds measured rates; *out starts as zeroes. Part of every run that reports a speed. */
+void spl_bench_add_rates(spl_bench_rates *out, const spl_roof_rates *r);
+/* The same with rates measured now, over memory of its own. */
 spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *out, spl_error *err);
 void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates);
 double spl_read_rate(const spl_bench_rates *rates);   /* GB/s, mean of the medians */

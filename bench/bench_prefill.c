@@ -56,15 +56,17 @@ static work work_of(const spl_rig *r, const spl_bench_rates *rates, uint32_t n_t
 }
 
 static spl_status measure(spl_rig *r, const spl_bench_options *o, const uint32_t *tokens, uint32_t n_tokens,
-                          spl_samples *seconds, uint64_t *op_ns, spl_error *err) {
+                          spl_roof *roof, spl_samples *seconds, uint64_t *op_ns, spl_error *err) {
     uint64_t limit_ns = (uint64_t)((o->seconds > 0 ? o->seconds : 2) * 1e9);
     spl_status st = run_prompt(r, tokens, n_tokens < SPL_BENCH_CHUNK_ROWS ? n_tokens : SPL_BENCH_CHUNK_ROWS, err);
     uint64_t begin = spl_now_ns();
     while (st == SPL_OK && seconds->n < MAX_RUNS && (seconds->n < MIN_RUNS || spl_now_ns() - begin < limit_ns)) {
+        spl_roof_take_due(roof);
         uint64_t start = spl_now_ns();
         st = run_prompt(r, tokens, n_tokens, err);
         spl_samples_add(seconds, (double)(spl_now_ns() - start) * 1e-9);
     }
+    spl_roof_take(roof);
     spl_step_time_ops(r->step, op_ns);
     if (st == SPL_OK) st = run_prompt(r, tokens, n_tokens, err);
     spl_step_time_ops(r->step, NULL);
@@ -104,6 +106,7 @@ spl_status spl_bench_prefill(const spl_bench_options *o, json_t **out, spl_error
     spl_bench_json j = {0};
     uint32_t *tokens = NULL;
     uint64_t *op_ns = NULL;
+    spl_roof *roof = NULL;
     spl_status st = spl_rig_open(&rig, o, 1, n_tokens, err);
     if (st == SPL_OK) {
         tokens = calloc(n_tokens, sizeof *tokens);
@@ -111,18 +114,20 @@ spl_status spl_bench_prefill(const spl_bench_options *o, json_t **out, spl_error
         if (!tokens || !op_ns) st = spl_fail(err, SPL_E_NOMEM, "no memory for a prompt of %u tokens", n_tokens);
     }
     for (uint32_t i = 0; i < n_tokens && st == SPL_OK; i++) tokens[i] = spl_rig_token(&rig, i);
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
+    if (st == SPL_OK) st = spl_rig_open_roof(&rig, &roof, err);
     if (st == SPL_OK) {
         spl_bench_say(o, "prefill of %u tokens", n_tokens);
-        st = measure(&rig, o, tokens, n_tokens, &seconds, op_ns, err);
+        st = measure(&rig, o, tokens, n_tokens, roof, &seconds, op_ns, err);
     }
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
     if (st == SPL_OK) {
+        spl_roof_rates r = spl_roof_result(roof);
+        spl_bench_add_rates(&rates, &r);
         report(&j, &rig, n_tokens, &seconds, &rates, op_ns);
         st = spl_bench_json_take(&j, out, err);
     }
     free(op_ns);
     free(tokens);
+    spl_rig_close_roof(roof);
     spl_rig_close(&rig);
     return st;
 }

@@ -179,6 +179,18 @@ void spl_rig_close(spl_rig *r) {
     memset(r, 0, sizeof *r);
 }
 
+spl_status spl_rig_open_roof(const spl_rig *r, spl_roof **out, spl_error *err) {
+    spl_roof_memory weights = {NULL, 0};
+    weights.data = spl_package_weights(r->package, &weights.n_bytes);
+    *out = calloc(1, sizeof **out);
+    if (!*out) return spl_fail(err, SPL_E_NOMEM, "no memory for the readings");
+    return spl_roof_open(*out, r->team, r->kernels.tier, weights, 0, err);
+}
+void spl_rig_close_roof(spl_roof *roof) {
+    if (roof) spl_roof_close(roof);
+    free(roof);
+}
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 void spl_rig_put(spl_bench_json *j, const spl_rig *r) {

@@ -42,6 +42,11 @@ spl_status spl_rig_open(spl_rig *r, const spl_bench_options *o, uint32_t n_lanes
 spl_status spl_rig_make_crew(const spl_rig *r, uint32_t n_threads, spl_team **team, spl_step **step, spl_error *err);
 void spl_rig_close(spl_rig *r); /* also after a failed open */
 
+/* A roof over the model's weights, read by the rig's team; the caller's, until spl_rig_close_roof (accepts NULL).
+ * Mapped weights should be in memory before it is read. Errors: SPL_E_NOMEM. */
+spl_status spl_rig_open_roof(const spl_rig *r, spl_roof **out, spl_error *err);
+void spl_rig_close_roof(spl_roof *roof);
+
 /* Model, layers, weight bytes, draft. */
 void spl_rig_put(spl_bench_json *j, const spl_rig *r);
 

@@ -27,6 +27,8 @@ typedef struct measured {
     spl_step_runs runs;
     spl_samples seconds, busy_seconds;
     uint64_t n_faults, n_disk_faults; /* page faults during the counted steps */
+    uint64_t huge_page_bytes;         /* of the process, without the roof's */
+    spl_roof *roof;                   /* read now and then between steps */
 } measured;
 
 static spl_status check(const spl_bench_options *o, spl_error *err) {
@@ -92,8 +94,10 @@ static spl_status measure_quiet(spl_rig *r, measured *m, uint64_t limit_ns, spl_
     struct rusage before, after;
     uint64_t begin = spl_now_ns();
     (void)getrusage(RUSAGE_SELF, &before);
-    while (st == SPL_OK && m->seconds.n < MAX_STEPS && (m->seconds.n < MIN_STEPS || spl_now_ns() - begin < limit_ns))
+    while (st == SPL_OK && m->seconds.n < MAX_STEPS && (m->seconds.n < MIN_STEPS || spl_now_ns() - begin < limit_ns)) {
+        spl_roof_take_due(m->roof);
         st = add_step(r, m, &m->seconds, err);
+    }
     (void)getrusage(RUSAGE_SELF, &after);
     m->n_faults += (uint64_t)(after.ru_minflt - before.ru_minflt + after.ru_majflt - before.ru_majflt);
     m->n_disk_faults += (uint64_t)(after.ru_majflt - before.ru_majflt);
@@ -109,6 +113,7 @@ static spl_status measure_both(spl_rig *r, measured *m, uint64_t limit_ns, spl_e
         if (block % 2 == 0 && block >= MIN_BLOCKS && spl_now_ns() - begin >= limit_ns) break;
         bool busy = block % 4 == 1 || block % 4 == 2;
         spl_samples *to = busy ? &m->busy_seconds : &m->seconds;
+        spl_roof_take_due(m->roof);
         if (busy) st = start_crowd(&crowd, m->o->busy, err);
         if (st == SPL_OK) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
         uint64_t start = spl_now_ns();
@@ -124,7 +129,10 @@ static spl_status measure(spl_rig *r, measured *m, uint64_t *op_ns, spl_error *e
     double wanted = m->o->seconds > 0 ? m->o->seconds : m->o->busy ? 6 : 2;
     uint64_t limit_ns = (uint64_t)(wanted * 1e9);
     for (int i = 0; i < WARM_STEPS && st == SPL_OK; i++) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
+    m->huge_page_bytes = spl_huge_page_bytes();
+    if (st == SPL_OK) st = spl_rig_open_roof(r, &m->roof, err); /* now that mapped weights are in memory */
     if (st == SPL_OK) st = (m->o->busy ? measure_both : measure_quiet)(r, m, limit_ns, err);
+    if (st == SPL_OK) spl_roof_take(m->roof);
     spl_step_time_ops(r->step, op_ns);
     for (int i = 0; i < STAGE_STEPS && st == SPL_OK; i++) st = spl_step_runs_one(&m->runs, r, false, NULL, err);
     spl_step_time_ops(r->step, NULL);
@@ -165,7 +173,7 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
         spl_put_u64(j, "page_faults", m->n_faults);
         spl_put_u64(j, "disk_page_faults", m->n_disk_faults);
     }
-    spl_put_u64(j, "huge_page_bytes", spl_huge_page_bytes());
+    spl_put_u64(j, "huge_page_bytes", m->huge_page_bytes);
     spl_put_u64(j, "step_bytes", bytes);
     spl_put_u64(j, "step_macs", macs);
     spl_put_u64(j, "attend_macs", attend_macs);
@@ -179,32 +187,36 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
     spl_put(j, "stages", spl_rig_stages(list, op_ns, STAGE_STEPS, lanes, runs->context, n_rows, n_rows, n_context));
 }
 
+static spl_status measure_and_report(spl_rig *rig, measured *m, json_t **out, spl_error *err) {
+    spl_bench_rates rates = {0};
+    spl_bench_json j = {0};
+    uint64_t *op_ns = calloc(spl_step_decode_list(rig->step)->n_ops, sizeof *op_ns);
+    spl_bench_say(m->o, "steps of %u rows in %u lanes at context %u", m->runs.rows, m->runs.lanes, m->runs.context);
+    spl_status st = op_ns ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory for the times of the ops");
+    if (st == SPL_OK) st = measure(rig, m, op_ns, err);
+    if (st == SPL_OK) {
+        spl_roof_rates r = spl_roof_result(m->roof);
+        spl_bench_add_rates(&rates, &r);
+        report(&j, rig, m, &rates, op_ns);
+        st = spl_bench_json_take(&j, out, err);
+    }
+    spl_rig_close_roof(m->roof);
+    free(op_ns);
+    return st;
+}
+
 spl_status spl_bench_step(const spl_bench_options *o, json_t **out, spl_error *err) {
     spl_status st = check(o, err);
     if (st != SPL_OK) return st;
     spl_rig rig;
-    spl_bench_rates rates = {0};
-    spl_bench_json j = {0};
     measured m = {.o = o,
                   .runs = {.rows = o->rows ? o->rows : SPL_BLOCK_ROWS,
                            .lanes = o->lanes ? o->lanes : 1,
                            .context = o->context_tokens < SPL_BLOCK_ROWS ? SPL_BLOCK_ROWS : o->context_tokens,
                            .drafts = o->draft,
                            .synthetic_tau = o->synthetic_tau}};
-    uint64_t *op_ns = NULL;
     st = spl_rig_open(&rig, o, m.runs.lanes, m.runs.context, err);
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
-    if (st == SPL_OK) {
-        spl_bench_say(o, "steps of %u rows in %u lanes at context %u", m.runs.rows, m.runs.lanes, m.runs.context);
-        op_ns = calloc(spl_step_decode_list(rig.step)->n_ops, sizeof *op_ns);
-        st = op_ns ? measure(&rig, &m, op_ns, err) : spl_fail(err, SPL_E_NOMEM, "no memory for the times of the ops");
-    }
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
-    if (st == SPL_OK) {
-        report(&j, &rig, &m, &rates, op_ns);
-        st = spl_bench_json_take(&j, out, err);
-    }
-    free(op_ns);
+    if (st == SPL_OK) st = measure_and_report(&rig, &m, out, err);
     spl_rig_close(&rig);
     return st;
 }

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/memory_limit.h"
 #include "bench/roof.h"
 #include "model/layout.h"
 
@@ -15,8 +16,9 @@ enum {
     ROUNDS = 5,
     HIDDEN = 5120,
     N_OUT = 17408,
-    N_MATRICES = 8,
-    WIDE_OUT = 2048, /* outputs measured at 512 rows */
+    LEAST_MATRICES = 22, /* 1.1 GB: a roof's least */
+    MOST_MATRICES = 128, /* 6.4 GB: as with a model's weights, more than a core remembers translations of */
+    WIDE_OUT = 2048,     /* outputs measured at 512 rows */
     MAX_ROWS = 512,
     KEY_HEADS = 16,
     VALUE_HEADS = 48,
@@ -37,6 +39,7 @@ typedef struct world {
     spl_roof roof;
     uint8_t *weights, *kv;
     size_t matrix_bytes;
+    uint32_t n_matrices;
     float *x, *y, *state, *mixed, *gates, *ones;
     uint8_t *q8;
     uint32_t *pages;
@@ -62,7 +65,7 @@ static void *take(world *w, size_t n) {
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static const uint8_t *next_matrix(const world *w) { return w->weights + w->turn % N_MATRICES * w->matrix_bytes; }
+static const uint8_t *next_matrix(const world *w) { return w->weights + w->turn % w->n_matrices * w->matrix_bytes; }
 
 static void run_linear(world *w, const op *o, uint32_t member, uint32_t begin, uint32_t end) {
     (void)member;
@@ -197,23 +200,32 @@ static void fill_weights(world *w) {
     for (size_t t = 0; t < POOL; t++)
         for (size_t r = 0; r < 32; r++)
             spl_store_u16(w->weights + t * SPL_Q4_TILE_BYTES + 2 * r, spl_bf16_from_f32(r < 16 ? 0.01f : -0.075f));
-    for (size_t at = POOL * SPL_Q4_TILE_BYTES, n = N_MATRICES * w->matrix_bytes; at < n;) {
+    for (size_t at = POOL * SPL_Q4_TILE_BYTES, n = w->n_matrices * w->matrix_bytes; at < n;) {
         size_t piece = at < n - at ? at : n - at;
         memcpy(w->weights + at, w->weights, piece);
         at += piece;
     }
 }
 
+/* As many as a third of the free memory holds. */
+static uint32_t count_matrices(size_t matrix_bytes) {
+    spl_memory_room room;
+    spl_error ignored;
+    if (spl_memory_room_get("", &room, &ignored) != SPL_OK) return LEAST_MATRICES;
+    uint64_t n = room.available_bytes / 3 / matrix_bytes;
+    return n < LEAST_MATRICES ? LEAST_MATRICES : n < MOST_MATRICES ? (uint32_t)n : MOST_MATRICES;
+}
+
 static spl_status open_world(world *w, const spl_kernels *k, uint32_t n_threads, spl_error *err) {
     spl_status st = spl_team_create(&w->team, n_threads, spl_set_ftz, err);
     if (st != SPL_OK) return st;
-    if ((st = spl_roof_open(&w->roof, w->team, k->tier, err)) != SPL_OK) return st;
     size_t attend = spl_attend_scratch_bytes(Q_HEADS, KV_HEADS, HEAD_DIM), scan = spl_gdn_scratch_bytes(GDN_DIM);
     size_t block = KV_HEADS * spl_kv_block_bytes(HEAD_DIM, false);
     w->k = k;
     w->matrix_bytes = spl_tensor_bytes(SPL_ENC_Q4G64_R16, N_OUT, HIDDEN, 1);
     w->scratch_bytes = ((attend > scan ? attend : scan) + 4095) / 4096 * 4096;
-    w->weights = take(w, N_MATRICES * w->matrix_bytes);
+    w->n_matrices = count_matrices(w->matrix_bytes);
+    w->weights = take(w, w->n_matrices * w->matrix_bytes);
     w->kv = take(w, MAX_CONTEXT / SPL_PAGE_TOKENS * block);
     w->x = take(w, (size_t)MAX_ROWS * HIDDEN * 4);
     w->y = take(w, (size_t)MAX_ROWS * N_OUT * 4);
@@ -225,7 +237,7 @@ static spl_status open_world(world *w, const spl_kernels *k, uint32_t n_threads,
     w->pages = take(w, MAX_CONTEXT / SPL_PAGE_TOKENS * 4);
     w->scratch = take(w, w->scratch_bytes * n_threads);
     for (uint32_t i = 0; i < w->n_mappings; i++)
-        if (!w->mappings[i]) return spl_fail(err, SPL_E_NOMEM, "no memory for the operands; 1 GB is needed");
+        if (!w->mappings[i]) return spl_fail(err, SPL_E_NOMEM, "no memory for the operands; 2 GB are needed");
     fill_weights(w);
     fill_floats(w->x, (size_t)MAX_ROWS * HIDDEN, 3);
     fill_floats(w->mixed, (size_t)8 * GDN_CHANNELS, 4);
@@ -245,7 +257,8 @@ static spl_status open_world(world *w, const spl_kernels *k, uint32_t n_threads,
                                .head_end = KV_HEADS};
         k->kv_store_i8(&a);
     }
-    return SPL_OK;
+    return spl_roof_open(&w->roof, w->team, k->tier, (spl_roof_memory){w->weights, w->n_matrices * w->matrix_bytes}, 0,
+                         err);
 }
 static void close_world(world *w) {
     for (uint32_t i = 0; i < w->n_mappings; i++) spl_bench_unmap(w->mappings[i], w->mapped[i]);
@@ -284,44 +297,38 @@ static int by_value(const void *a, const void *b) {
 }
 static json_t *share(double rate, double roof) { return rate > 0 && roof > 0 ? json_real(rate / roof) : json_null(); }
 
-static json_t *op_json(const op *o, double seconds[ROUNDS], double read, double dot, double vector) {
+static json_t *op_json(const op *o, double seconds[ROUNDS], const spl_roof_rates *r) {
     qsort(seconds, ROUNDS, sizeof seconds[0], by_value);
     double median = seconds[ROUNDS / 2], gb = o->bytes / median * 1e-9, gmac = o->macs / median * 1e-9;
-    json_t *j = json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "op", o->name, "rows", (int)o->rows,
-                          "context_tokens", (int)o->context, "microseconds", median * 1e6, "microseconds_min",
-                          seconds[0] * 1e6, "microseconds_max", seconds[ROUNDS - 1] * 1e6, "gb_per_second", gb,
-                          "gmac_per_second", gmac, "of_read", share(gb, read), "of_int8", share(gmac, dot));
-    if (j && vector > 0) (void)json_object_set_new(j, "of_int8_vector", share(gmac, vector));
+    json_t *j =
+        json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:o}", "op", o->name, "rows", (int)o->rows,
+                  "context_tokens", (int)o->context, "microseconds", median * 1e6, "microseconds_min", seconds[0] * 1e6,
+                  "microseconds_max", seconds[ROUNDS - 1] * 1e6, "gb_per_second", gb, "gmac_per_second", gmac,
+                  "of_read", share(gb, r->read_gb), "of_int8", share(gmac, r->int8_gmac));
+    if (j && r->vector_gmac > 0) (void)json_object_set_new(j, "of_int8_vector", share(gmac, r->vector_gmac));
     return j;
 }
 
 static spl_status measure(world *w, json_t **out, spl_error *err) {
     op ops[MAX_OPS];
-    double seconds[MAX_OPS][ROUNDS], read[ROUNDS], dot[ROUNDS], vector[ROUNDS];
+    double seconds[MAX_OPS][ROUNDS];
     uint32_t n = list_ops(ops);
     for (int round = 0; round < ROUNDS; round++) { /* roofs and operations in turn, so that all meet the same noise */
-        read[round] = spl_roof_read(&w->roof);
-        dot[round] = spl_roof_dot(&w->roof);
-        vector[round] = spl_roof_vector_dot(&w->roof);
+        spl_roof_take(&w->roof);
         for (uint32_t i = 0; i < n; i++) seconds[i][round] = seconds_of(w, &ops[i]);
     }
-    qsort(read, ROUNDS, sizeof read[0], by_value);
-    qsort(dot, ROUNDS, sizeof dot[0], by_value);
-    qsort(vector, ROUNDS, sizeof vector[0], by_value);
+    spl_roof_rates rates = spl_roof_result(&w->roof);
     json_t *list = json_array();
     for (uint32_t i = 0; i < n && list; i++)
-        if (json_array_append_new(
-                list, op_json(&ops[i], seconds[i], read[ROUNDS / 2], dot[ROUNDS / 2], vector[ROUNDS / 2])) != 0) {
+        if (json_array_append_new(list, op_json(&ops[i], seconds[i], &rates)) != 0) {
             json_decref(list);
             list = NULL;
         }
-    *out = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "read_gb_per_second", read[ROUNDS / 2],
-                     "read_gb_per_second_min", read[0], "read_gb_per_second_max", read[ROUNDS - 1],
-                     "int8_gmac_per_second", dot[ROUNDS / 2], "int8_gmac_per_second_min", dot[0],
-                     "int8_gmac_per_second_max", dot[ROUNDS - 1], "ops", list); /* takes the list, also when it fails */
-    if (*out && vector[ROUNDS / 2] > 0)
-        (void)json_object_set_new(*out, "int8_vector_gmac_per_second", json_real(vector[ROUNDS / 2]));
-    return *out ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory for the result");
+    *out = json_pack("{s:o}", "ops", list); /* takes the list, also when it fails */
+    if (*out && spl_roof_put(*out, &rates)) return SPL_OK;
+    json_decref(*out);
+    *out = NULL;
+    return spl_fail(err, SPL_E_NOMEM, "no memory for the result");
 }
 
 spl_status spl_kernels_json(const spl_kernels *kernels, uint32_t n_threads, json_t **out, spl_error *err) {

@@ -315,6 +315,11 @@ uint64_t spl_package_mapped_bytes(const spl_package *p, bool with_draft) {
     return total;
 }
 
+const uint8_t *spl_package_weights(const spl_package *p, size_t *n_bytes) {
+    *n_bytes = p->maps[SPL_FILE_TARGET].n_bytes;
+    return p->maps[SPL_FILE_TARGET].data;
+}
+
 void spl_package_advise_pages(const spl_package *p, bool huge) {
     for (int file = 0; file < SPL_N_FILES; file++) {
         if (p->maps[file].data) spl_advise_pages(p->maps[file].data, p->maps[file].n_bytes, huge);

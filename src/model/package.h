@@ -6,6 +6,7 @@
 #define SPL_MODEL_PACKAGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -38,6 +39,8 @@ void spl_package_close(spl_package *p); /* accepts NULL */
 spl_status spl_package_lock(const spl_package *p, bool with_draft, bool finish, spl_error *err);
 /* Bytes of the mapped weight files, the draft's too when `with_draft`. */
 uint64_t spl_package_mapped_bytes(const spl_package *p, bool with_draft);
+/* The target's weights as they lie in memory. */
+const uint8_t *spl_package_weights(const spl_package *p, size_t *n_bytes);
 /* Asks for large pages of the mapped weights, or against them. */
 void spl_package_advise_pages(const spl_package *p, bool huge);
 

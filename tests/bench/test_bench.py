@@ -47,6 +47,7 @@ def check_common(r, kind):
 def check_rates(r):
     for key in ("read_gb_per_second", "int8_gmac_per_second"):
         assert 0 < r[key + "_min"] <= r[key] <= r[key + "_max"]
+    assert r["read_bytes"] >= 1 << 30
     assert ("int8_vector_gmac_per_second" in r) == (r["cpu_tier"] == "amx")
     assert 0 < r.get("int8_vector_gmac_per_second", 1) < r["int8_gmac_per_second"] * 2
 

@@ -15,6 +15,7 @@
 #include "bench/bench_generate.h"
 #include "bench/bench_http.h"
 #include "bench/bench_quality.h"
+#include "bench/roof.h"
 
 static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
@@ -42,6 +43,58 @@ static void the_roof_is_the_slower_of_both(void **state) {
     spl_bench_rates rates = {.sum = {.read_gb = 20, .int8_gmac = 1000}, .n = 2}; /* 10 GB/s, 500 GMAC/s */
     assert_true(near(spl_roof_seconds(&rates, 10000000000, 1000000000), 1));
     assert_true(near(spl_roof_seconds(&rates, 1000000000, 500000000000), 1));
+}
+
+static void a_roof_reads_what_it_is_given(void **state) {
+    (void)state;
+    spl_error err;
+    spl_team *team = NULL;
+    static spl_roof roof;
+    spl_roof_rates r;
+    size_t n = SPL_ROOF_LEAST_BYTES;
+    void *mapping;
+    size_t mapped_bytes;
+    const uint8_t *memory = spl_bench_map(n, &mapping, &mapped_bytes); /* untouched: one page of zeroes everywhere */
+    assert_non_null(memory);
+    assert_int_equal(spl_team_create(&team, 2, spl_set_ftz, &err), SPL_OK);
+    assert_int_equal(spl_roof_open(&roof, team, SPL_TIER_REF, (spl_roof_memory){memory, n}, 0, &err), SPL_OK);
+    assert_ptr_equal(roof.memory.data, memory);
+    assert_null(roof.mapping);
+    spl_roof_take_due(&roof);
+    spl_roof_take_due(&roof); /* not due yet */
+    assert_int_equal(roof.n, 1);
+    spl_roof_take(&roof);
+    r = spl_roof_result(&roof);
+    assert_true(r.read_bytes == n && r.vector_gmac == 0);
+    assert_true(0 < r.read_gb_min && r.read_gb_min <= r.read_gb && r.read_gb <= r.read_gb_max);
+    assert_true(near(r.read_gb, (r.read_gb_min + r.read_gb_max) / 2)); /* of two readings */
+    assert_true(0 < r.int8_gmac_min && r.int8_gmac <= r.int8_gmac_max);
+    spl_roof_close(&roof);
+    spl_bench_unmap(mapping, mapped_bytes);
+
+    uint8_t little[64]; /* too little to say anything: a buffer of its own */
+    assert_int_equal(spl_roof_open(&roof, team, SPL_TIER_REF, (spl_roof_memory){little, 64}, 1 << 20, &err), SPL_OK);
+    assert_true(roof.memory.data != little && roof.memory.n_bytes == 1 << 20);
+    spl_roof_close(&roof);
+    spl_team_destroy(team);
+}
+
+/* The way to read with the best median counts, not the best single reading. */
+static void the_best_way_to_read_counts(void **state) {
+    (void)state;
+    static spl_roof roof = {.n = 3,
+                            .memory.n_bytes = 5,
+                            .read = {{10, 90, 11}, {20, 19, 21}, {1, 2, 3}},
+                            .dot = {7, 5, 6},
+                            .vector = {1, 3, 2}};
+    spl_roof_rates r = spl_roof_result(&roof);
+    assert_true(r.read_gb == 20 && r.read_gb_min == 19 && r.read_gb_max == 21);
+    assert_true(r.int8_gmac == 6 && r.int8_gmac_min == 5 && r.int8_gmac_max == 7 && r.vector_gmac == 2);
+    json_t *j = json_object();
+    assert_true(spl_roof_put(j, &r));
+    assert_int_equal(json_integer_value(json_object_get(j, "read_bytes")), 5);
+    assert_true(near(json_real_value(json_object_get(j, "read_gb_per_second")), 20));
+    json_decref(j);
 }
 
 static void completions_end_where_the_definition_ends(void **state) {
@@ -183,6 +236,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(samples_have_a_median),
         cmocka_unit_test(the_roof_is_the_slower_of_both),
+        cmocka_unit_test(a_roof_reads_what_it_is_given),
+        cmocka_unit_test(the_best_way_to_read_counts),
         cmocka_unit_test(completions_end_where_the_definition_ends),
         cmocka_unit_test(code_is_the_first_fenced_block),
         cmocka_unit_test(the_last_integer_counts),
