@@ -113,7 +113,8 @@ typedef struct spl_linear_args {
     spl_q8_rows x;
     float *y; /* [x.n_rows][y_stride] */
     size_t y_stride;
-    bool add; /* y += instead of y = */
+    bool add;       /* y += instead of y = */
+    bool read_late; /* other memory comes in before y is read: it may go past the caches. A matter of speed only */
     uint32_t panel_begin, panel_end;
     spl_reach reach;
 } spl_linear_args;
@@ -126,6 +127,7 @@ typedef struct spl_gate_up_args {
     spl_q8_rows x;
     float *y;
     size_t y_stride;
+    bool read_late; /* as above */
     uint32_t pair_begin, pair_end;
     spl_reach reach;
 } spl_gate_up_args;

@@ -19,6 +19,11 @@ static size_t scratch_bytes_of(const spl_geometry *g) {
     return (size_t)spl_round_up(most > draft ? most : draft, 4096);
 }
 
+enum {
+    LATE_WEIGHTS = 8 << 20, /* of a matrix larger than a core's own caches */
+    LATE_ROWS = 32
+};
+
 static size_t part_slot_floats(const spl_geometry *g) { return g->n_q_heads * SPL_ATTEND_PART_FLOATS(g->head_dim); }
 static size_t parts_bytes_of(const spl_geometry *g) {
     return (size_t)SPL_PART_SLOTS * part_slot_floats(g) * sizeof(float);
@@ -153,6 +158,13 @@ static void keep_maxima(const spl_step *s, const spl_op *op, uint32_t begin, uin
                        rows_at(s, op->out2) + r * n_panels + begin);
 }
 
+/* Whether the weights of an op push its outputs out of the caches before these are read: not those of small models, nor
+ * logits whose maxima follow at once. Many rows are another matter, their outputs are larger than caches anyway. */
+static bool read_late(const spl_step *s, const spl_op *op) {
+    uint64_t n_weights = (uint64_t)op->k * op->n_out * (op->kind == SPL_OP_GATE_UP ? 2 : 1);
+    return n_weights >= LATE_WEIGHTS && rows_of(s, op) <= LATE_ROWS && op->out2 == SPL_NO_COPY;
+}
+
 static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
     if (s->list->oracle) {
         run_linear_f32(s, op, begin, end);
@@ -164,6 +176,7 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
                                             .x = q8_of(s, op),
                                             .y = rows_at(s, op->out),
                                             .y_stride = op->y_stride,
+                                            .read_late = read_late(s, op),
                                             .pair_begin = begin,
                                             .pair_end = end,
                                             .reach = s->knobs.reach});
@@ -175,6 +188,7 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
                                       .y = rows_at(s, op->out),
                                       .y_stride = op->y_stride,
                                       .add = op->add != 0,
+                                      .read_late = read_late(s, op),
                                       .panel_begin = begin,
                                       .panel_end = end,
                                       .reach = s->knobs.reach});

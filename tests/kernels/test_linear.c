@@ -36,23 +36,35 @@ static void free_problem(problem *p) {
 static uint32_t panels_of(const problem *p) { return (p->n_out + 15) / 16; }
 static size_t y_floats(const problem *p) { return (size_t)(p->m - 1) * p->y_stride + p->n_out; }
 
-/* y starts as the pattern `old`; what lies between rows must keep it. */
+/* y starts as the pattern `old`; what lies between rows must keep it. `late`: y lies on whole lines and is read late.
+ */
 static float *run_reaching(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut,
-                           spl_reach reach) {
+                           spl_reach reach, bool late) {
     size_t n = y_floats(p);
-    float *y = kt_alloc(n * sizeof(float), 4);
+    float *y = kt_alloc(n * sizeof(float), late ? 0 : 4);
     for (size_t i = 0; i < n; i++) y[i] = 0.25f * (float)(i % 17);
     uint32_t panels = panels_of(p), middle = panels * cut / 4;
     if (pairs) {
-        spl_gate_up_args a = {
-            .w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride, .reach = reach};
+        spl_gate_up_args a = {.w = p->w,
+                              .n_out = p->n_out,
+                              .x = p->q8,
+                              .y = y,
+                              .y_stride = p->y_stride,
+                              .read_late = late,
+                              .reach = reach};
         a.pair_begin = middle, a.pair_end = panels;
         if (middle < panels) kernels->gate_up_q4(&a);
         a.pair_begin = 0, a.pair_end = middle;
         if (middle > 0) kernels->gate_up_q4(&a);
     } else {
-        spl_linear_args a = {
-            .w = p->w, .n_out = p->n_out, .x = p->q8, .y = y, .y_stride = p->y_stride, .add = add, .reach = reach};
+        spl_linear_args a = {.w = p->w,
+                             .n_out = p->n_out,
+                             .x = p->q8,
+                             .y = y,
+                             .y_stride = p->y_stride,
+                             .add = add,
+                             .read_late = late,
+                             .reach = reach};
         a.panel_begin = middle, a.panel_end = panels;
         if (middle < panels) kernels->linear_q4(&a);
         a.panel_begin = 0, a.panel_end = middle;
@@ -65,7 +77,7 @@ static float *run_reaching(const spl_kernels *kernels, const problem *p, bool pa
 }
 
 static float *run(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut) {
-    return run_reaching(kernels, p, pairs, add, cut, (spl_reach){0});
+    return run_reaching(kernels, p, pairs, add, cut, (spl_reach){0}, false);
 }
 
 static void compare(kt_random *r, uint32_t m, uint32_t k, uint32_t n_out, kt_rows kind, bool extreme, bool pairs,
@@ -116,10 +128,30 @@ static void reach_changes_nothing(void **state) {
             float *expected = run(kt_ref(), &p, pairs, false, 0);
             for (size_t i = 0; kt_table(i); i++)
                 for (size_t k = 0; k < sizeof reaches / sizeof reaches[0]; k++) {
-                    float *found = run_reaching(&kt_table(i)->kernels, &p, pairs, false, 2, reaches[k]);
+                    float *found = run_reaching(&kt_table(i)->kernels, &p, pairs, false, 2, reaches[k], false);
                     kt_assert_same("with another reach", expected, found, y_floats(&p));
                     kt_free(found);
                 }
+            kt_free(expected);
+            free_problem(&p);
+        }
+}
+
+/* Outputs that may go past the caches: whole lines, a last one that is broken, lines that lie across two, and sums. */
+static void late_outputs_are_the_same(void **state) {
+    (void)state;
+    kt_random r = {6};
+    for (uint32_t m = 1; m <= 40; m += m < 18 ? 1 : 7)
+        for (int variant = 0; variant < 6; variant++) {
+            bool pairs = variant & 1, add = variant == 4;
+            problem p = make_problem(&r, m, 128, variant < 2 ? 80 : 70, KT_ROWS_NORMAL, false, pairs);
+            p.y_stride = variant == 5 ? 71 : 96;
+            float *expected = run_reaching(kt_ref(), &p, pairs, add, 0, (spl_reach){0}, true);
+            for (size_t i = 0; kt_table(i); i++) {
+                float *found = run_reaching(&kt_table(i)->kernels, &p, pairs, add, 2, (spl_reach){0}, true);
+                kt_assert_same("late outputs", expected, found, y_floats(&p));
+                kt_free(found);
+            }
             kt_free(expected);
             free_problem(&p);
         }
@@ -270,10 +302,10 @@ static void oracle_is_dequantised_product(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_follows_the_formula),       cmocka_unit_test(every_tier_equals_ref),
-        cmocka_unit_test(reach_changes_nothing),         cmocka_unit_test(extremes_equal_ref),
-        cmocka_unit_test(rows_are_independent),          cmocka_unit_test(first_rows_of_a_larger_block),
-        cmocka_unit_test(oracle_is_dequantised_product),
+        cmocka_unit_test(ref_follows_the_formula),      cmocka_unit_test(every_tier_equals_ref),
+        cmocka_unit_test(reach_changes_nothing),        cmocka_unit_test(late_outputs_are_the_same),
+        cmocka_unit_test(extremes_equal_ref),           cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(first_rows_of_a_larger_block), cmocka_unit_test(oracle_is_dequantised_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

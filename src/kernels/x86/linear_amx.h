@@ -151,6 +151,7 @@ static void amx_store_linear(const void *args, uint32_t t, uint32_t p, const __m
 }
 static void linear_q4_amx(const spl_linear_args *a) {
     amx_run(&(amx_job){a->w, &a->x, a->reach, a->panel_begin, a->panel_end, a, amx_store_linear});
+    outputs_finish(a->read_late);
 }
 
 static void amx_store_gate_up(const void *args, uint32_t t, uint32_t p, const __m512 *const sums[2]) {
@@ -158,6 +159,7 @@ static void amx_store_gate_up(const void *args, uint32_t t, uint32_t p, const __
 }
 static void gate_up_q4_amx(const spl_gate_up_args *a) {
     amx_run(&(amx_job){a->w, &a->x, a->reach, 2 * a->pair_begin, 2 * a->pair_end, a, amx_store_gate_up});
+    outputs_finish(a->read_late);
 }
 
 #endif

@@ -101,6 +101,7 @@ static void linear_q4_avx512(const spl_linear_args *a) {
     for (uint32_t i = 0; i < n_pairs; i++) linear_pair(a, a->panel_begin + 2 * i, &reach);
     for (uint32_t p = a->panel_begin + 2 * n_pairs; p < a->panel_end; p++)
         for (uint32_t t = 0; t * SPL_TILE_M < a->x.n_rows; t++) linear_single(a, t, p, &reach);
+    outputs_finish(a->read_late);
 }
 
 /* Fewer than 8 rows. */
@@ -133,6 +134,7 @@ static void gate_up_q4_avx512(const spl_gate_up_args *a) {
         else
             gate_up_pair(a, pair, p, &reach);
     }
+    outputs_finish(a->read_late);
 }
 
 #endif

@@ -126,13 +126,26 @@ static SPL_ALWAYS_INLINE pair_stream pair_unpack_groups(const uint8_t *const pan
     return next;
 }
 
+/* A line of outputs; `late`: past the caches, where it is a whole one. */
+static SPL_ALWAYS_INLINE void output_store(float *y, __mmask16 mask, __m512 v, bool late) {
+    if (late && mask == 0xffff && (uintptr_t)y % 64 == 0)
+        _mm512_stream_ps(y, v);
+    else
+        _mm512_mask_storeu_ps(y, mask, v);
+}
+
+/* What goes past the caches is not ordered with other stores: before anyone is told that the outputs are there. */
+static SPL_ALWAYS_INLINE void outputs_finish(bool late) {
+    if (late) _mm_sfence();
+}
+
 /* Results of tile t for panel p to y. */
 static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const __m512 *acc) {
     __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
     float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
     for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride) {
         __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
-        _mm512_mask_storeu_ps(y, mask, v);
+        output_store(y, mask, v, a->read_late && !a->add);
     }
 }
 
@@ -141,7 +154,7 @@ static void gate_up_store(const spl_gate_up_args *a, uint32_t t, uint32_t p, con
     __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
     float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
     for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride)
-        _mm512_mask_storeu_ps(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]));
+        output_store(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]), a->read_late);
 }
 
 #endif
