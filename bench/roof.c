@@ -3,7 +3,7 @@
  * sink. */
 #include "bench/roof.h"
 
-#include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ enum {
 };
 static const uint64_t DUE_NS = 500000000u;
 
-static volatile uint64_t sink;
+static volatile atomic_uint_fast64_t sink;
 
 void *spl_bench_map(size_t n, void **mapping, size_t *mapped_bytes) {
     *mapped_bytes = n + HUGE_PAGE;
