@@ -25,28 +25,17 @@ static const uint64_t ROOF_MOST_BYTES = (uint64_t)8 << 30;
 
 /* As much as half of what is free, up to 8 GB: the rate of memory the size of a model's. */
 static size_t roof_bytes(void) {
-    spl_memory_room room;
-    spl_error ignored;
-    if (spl_memory_room_get("", &room, &ignored) != SPL_OK) return SPL_ROOF_LEAST_BYTES;
-    uint64_t half = room.available_bytes / 2;
-    return (size_t)(half < SPL_ROOF_LEAST_BYTES ? SPL_ROOF_LEAST_BYTES
-                    : half < ROOF_MOST_BYTES    ? half
-                                                : ROOF_MOST_BYTES);
+    uint64_t half = spl_bench_free_bytes() / 2, most = half < ROOF_MOST_BYTES ? half : ROOF_MOST_BYTES;
+    return most < SPL_ROOF_LEAST_BYTES ? SPL_ROOF_LEAST_BYTES : (size_t)most;
 }
 
 static spl_status bench_roof(const spl_bench_options *o, json_t **out, spl_error *err) {
-    spl_kernels kernels;
     spl_roof_rates rates;
-    spl_bench_json j = {.object = json_object()};
-    uint32_t n_threads = 0;
-    spl_status st = spl_bench_kernels(o, &kernels, &n_threads, err);
-    if (st == SPL_OK) st = spl_roof_measure(n_threads, kernels.tier, roof_bytes(), &rates, err);
-    if (st == SPL_OK) {
-        j.failed = !spl_roof_put(j.object, &rates);
-        return spl_bench_json_take(&j, out, err);
-    }
-    json_decref(j.object);
-    return st;
+    spl_bench_json j = {0};
+    spl_status st = spl_bench_measure_rates(o, roof_bytes(), &rates, err);
+    if (st != SPL_OK) return st;
+    spl_put_rates(&j, &rates);
+    return spl_bench_json_take(&j, out, err);
 }
 
 static spl_status bench_kernels(const spl_bench_options *o, json_t **out, spl_error *err) {
@@ -221,44 +210,26 @@ spl_status spl_bench_run(const char *kind, const spl_bench_options *o, json_t **
     return st;
 }
 
-void spl_bench_add_rates(spl_bench_rates *out, const spl_roof_rates *r) {
-    spl_roof_rates *sum = &out->sum;
-    bool first = out->n++ == 0;
-    sum->read_gb += r->read_gb;
-    sum->int8_gmac += r->int8_gmac;
-    sum->vector_gmac += r->vector_gmac;
-    sum->read_bytes = r->read_bytes;
-    sum->read_gb_min = first ? r->read_gb_min : fmin(sum->read_gb_min, r->read_gb_min);
-    sum->read_gb_max = first ? r->read_gb_max : fmax(sum->read_gb_max, r->read_gb_max);
-    sum->int8_gmac_min = first ? r->int8_gmac_min : fmin(sum->int8_gmac_min, r->int8_gmac_min);
-    sum->int8_gmac_max = first ? r->int8_gmac_max : fmax(sum->int8_gmac_max, r->int8_gmac_max);
-}
-
-spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *out, spl_error *err) {
+spl_status spl_bench_measure_rates(const spl_bench_options *o, size_t n_own, spl_roof_rates *out, spl_error *err) {
     spl_kernels kernels;
     uint32_t n_threads = 0;
-    spl_roof_rates r;
     spl_status st = spl_bench_kernels(o, &kernels, &n_threads, err);
-    if (st == SPL_OK) st = spl_roof_measure(n_threads, kernels.tier, 0, &r, err);
-    if (st == SPL_OK) spl_bench_add_rates(out, &r);
-    return st;
+    return st == SPL_OK ? spl_roof_measure(n_threads, kernels.tier, n_own, out, err) : st;
 }
 
-double spl_read_rate(const spl_bench_rates *rates) { return rates->sum.read_gb / rates->n; }
-double spl_int8_rate(const spl_bench_rates *rates) { return rates->sum.int8_gmac / rates->n; }
-double spl_vector_rate(const spl_bench_rates *rates) { return rates->sum.vector_gmac / rates->n; }
-
-void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates) {
-    spl_roof_rates mean = rates->sum;
-    mean.read_gb = spl_read_rate(rates);
-    mean.int8_gmac = spl_int8_rate(rates);
-    mean.vector_gmac = spl_vector_rate(rates);
+void spl_put_rates(spl_bench_json *j, const spl_roof_rates *rates) {
     if (!j->object) j->object = json_object();
-    if (!spl_roof_put(j->object, &mean)) j->failed = true;
+    if (!spl_roof_put(j->object, rates)) j->failed = true;
 }
 
-double spl_roof_seconds(const spl_bench_rates *rates, uint64_t n_bytes, uint64_t n_macs) {
-    return fmax((double)n_bytes / (spl_read_rate(rates) * 1e9), (double)n_macs / (spl_int8_rate(rates) * 1e9));
+uint64_t spl_bench_free_bytes(void) {
+    spl_memory_room room;
+    spl_error ignored;
+    return spl_memory_room_get("", &room, &ignored) == SPL_OK ? room.available_bytes : 0;
+}
+
+double spl_roof_seconds(const spl_roof_rates *rates, uint64_t n_bytes, uint64_t n_macs) {
+    return fmax((double)n_bytes / (rates->read_gb * 1e9), (double)n_macs / (rates->int8_gmac * 1e9));
 }
 
 void spl_bench_say(const spl_bench_options *o, const char *format, ...) {

@@ -191,7 +191,7 @@ static void put_side(spl_bench_json *j, const side *passes, uint32_t n, const ch
     spl_put_samples(j, prefill, &f);
 }
 
-static void report(spl_bench_json *j, session *s, const spl_bench_prompts *p, const spl_bench_rates *rates) {
+static void report(spl_bench_json *j, session *s, const spl_bench_prompts *p, const spl_roof_rates *rates) {
     splash_model_info info;
     splash_stats stats;
     side a = {0}, b = {0};
@@ -232,7 +232,7 @@ static void report(spl_bench_json *j, session *s, const spl_bench_prompts *p, co
 
 spl_status spl_bench_accept(const spl_bench_options *o, json_t **out, spl_error *err) {
     spl_bench_prompts prompts = {0};
-    spl_bench_rates rates = {0};
+    spl_roof_rates rates;
     spl_bench_json j = {0};
     session s = {.o = o,
                  .max_tokens = o->max_tokens ? o->max_tokens : DEFAULT_MAX_TOKENS,
@@ -250,7 +250,7 @@ spl_status spl_bench_accept(const spl_bench_options *o, json_t **out, spl_error 
         spl_bench_say(o, "prompt %u of %u (%s)", i + 1, prompts.n, prompts.items[i].id);
         st = run_prompt(&s, &prompts.items[i], i, err);
     }
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
+    if (st == SPL_OK) st = spl_bench_measure_rates(o, 0, &rates, err);
     if (st == SPL_OK) {
         report(&j, &s, &prompts, &rates);
         st = spl_bench_json_take(&j, out, err);

@@ -58,21 +58,14 @@ void spl_bench_knobs(const spl_bench_options *o, spl_tier tier, spl_knobs *out);
 /* Kernels and threads as the options ask for them. */
 spl_status spl_bench_kernels(const spl_bench_options *o, spl_kernels *kernels, uint32_t *n_threads, spl_error *err);
 
-typedef struct spl_bench_rates {
-    spl_roof_rates sum; /* of the medians; the extremes are over all readings */
-    uint32_t n;
-} spl_bench_rates;
-
-/* Adds measured rates; *out starts as zeroes. Part of every run that reports a speed. */
-void spl_bench_add_rates(spl_bench_rates *out, const spl_roof_rates *r);
-/* The same with rates measured now, over memory of its own. */
-spl_status spl_bench_measure_rates(const spl_bench_options *o, spl_bench_rates *out, spl_error *err);
-void spl_put_rates(spl_bench_json *j, const spl_bench_rates *rates);
-double spl_read_rate(const spl_bench_rates *rates);   /* GB/s, mean of the medians */
-double spl_int8_rate(const spl_bench_rates *rates);   /* GMAC/s */
-double spl_vector_rate(const spl_bench_rates *rates); /* the same by vectors where int8 goes by tiles, else 0 */
+/* Measures what every speed is judged by, over n_own bytes of memory of its own (0: as in bench/roof.h). */
+spl_status spl_bench_measure_rates(const spl_bench_options *o, size_t n_own, spl_roof_rates *out, spl_error *err);
+void spl_put_rates(spl_bench_json *j, const spl_roof_rates *rates);
 /* Time that memory or arithmetic alone would need. */
-double spl_roof_seconds(const spl_bench_rates *rates, uint64_t n_bytes, uint64_t n_macs);
+double spl_roof_seconds(const spl_roof_rates *rates, uint64_t n_bytes, uint64_t n_macs);
+
+/* What is free of this machine's memory; 0: the system does not say. */
+uint64_t spl_bench_free_bytes(void);
 
 /* Says what is going on, when somebody listens. */
 void spl_bench_say(const spl_bench_options *o, const char *format, ...) SPL_PRINTF(2, 3);

@@ -40,7 +40,7 @@ static spl_status run_prompt(spl_rig *r, const uint32_t *tokens, uint32_t n_toke
     return st;
 }
 
-static work work_of(const spl_rig *r, const spl_bench_rates *rates, uint32_t n_tokens) {
+static work work_of(const spl_rig *r, const spl_roof_rates *rates, uint32_t n_tokens) {
     const spl_op_list *list = spl_step_list(r->step);
     work w = {0};
     for (uint32_t at = 0; at < n_tokens; at += SPL_BENCH_CHUNK_ROWS) {
@@ -74,7 +74,7 @@ static spl_status measure(spl_rig *r, const spl_bench_options *o, const uint32_t
 }
 
 static void report(spl_bench_json *j, const spl_rig *r, uint32_t n_tokens, const spl_samples *seconds,
-                   const spl_bench_rates *rates, const uint64_t *op_ns) {
+                   const spl_roof_rates *rates, const uint64_t *op_ns) {
     work w = work_of(r, rates, n_tokens);
     spl_samples speeds = {0};
     for (uint32_t i = 0; i < seconds->n; i++) spl_samples_add(&speeds, n_tokens / seconds->values[i]);
@@ -90,7 +90,7 @@ static void report(spl_bench_json *j, const spl_rig *r, uint32_t n_tokens, const
     spl_put_real(j, "roof_seconds", w.roof_seconds);
     spl_put_real(j, "roof_tokens_per_second", n_tokens / w.roof_seconds);
     spl_put_real(j, "roof_fraction", w.roof_seconds / spl_samples_median(seconds));
-    double vector = spl_vector_rate(rates) * 1e9;
+    double vector = rates->vector_gmac * 1e9;
     if (vector > 0) spl_put_real(j, "of_int8_vector", (double)w.macs / vector / spl_samples_median(seconds));
     uint32_t n_chunks = (n_tokens + SPL_BENCH_CHUNK_ROWS - 1) / SPL_BENCH_CHUNK_ROWS;
     uint32_t rows = n_tokens / n_chunks;
@@ -101,7 +101,6 @@ static void report(spl_bench_json *j, const spl_rig *r, uint32_t n_tokens, const
 spl_status spl_bench_prefill(const spl_bench_options *o, json_t **out, spl_error *err) {
     uint32_t n_tokens = o->tokens ? o->tokens : DEFAULT_TOKENS;
     spl_rig rig;
-    spl_bench_rates rates = {0};
     spl_samples seconds = {0};
     spl_bench_json j = {0};
     uint32_t *tokens = NULL;
@@ -120,8 +119,7 @@ spl_status spl_bench_prefill(const spl_bench_options *o, json_t **out, spl_error
         st = measure(&rig, o, tokens, n_tokens, roof, &seconds, op_ns, err);
     }
     if (st == SPL_OK) {
-        spl_roof_rates r = spl_roof_result(roof);
-        spl_bench_add_rates(&rates, &r);
+        spl_roof_rates rates = spl_roof_result(roof);
         report(&j, &rig, n_tokens, &seconds, &rates, op_ns);
         st = spl_bench_json_take(&j, out, err);
     }

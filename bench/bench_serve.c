@@ -224,7 +224,7 @@ static void put_latency(spl_bench_json *j, const char *key, const spl_samples *s
     spl_put_real(j, name, spl_samples_quantile(s, 0.99));
 }
 
-static void report(spl_bench_json *j, const load *l, uint32_t concurrency, const spl_bench_rates *rates) {
+static void report(spl_bench_json *j, const load *l, uint32_t concurrency, const spl_roof_rates *rates) {
     spl_samples ttft = {0}, tpot = {0}, speed = {0};
     uint64_t begin = UINT64_MAX, end = 0, tokens = 0, prompt_tokens = 0;
     for (uint32_t i = 0; i < l->n_requests; i++) {
@@ -272,7 +272,7 @@ spl_status spl_bench_serve(const spl_bench_options *o, json_t **out, spl_error *
     char url[300];
     child server = {0};
     spl_bench_prompts prompts = {0};
-    spl_bench_rates rates = {0};
+    spl_roof_rates rates;
     spl_bench_json j = {0};
     load l = {.o = o, .n_requests = o->n_requests ? o->n_requests : 4 * concurrency};
     if (concurrency > MAX_CONCURRENCY)
@@ -295,7 +295,7 @@ spl_status spl_bench_serve(const spl_bench_options *o, json_t **out, spl_error *
         st = run_load(&l, concurrency, err);
     }
     stop_server(&server);
-    if (st == SPL_OK) st = spl_bench_measure_rates(o, &rates, err);
+    if (st == SPL_OK) st = spl_bench_measure_rates(o, 0, &rates, err);
     if (st == SPL_OK) {
         report(&j, &l, concurrency, &rates);
         spl_put_text(&j, "url", url);

@@ -150,7 +150,7 @@ static void put_busy(spl_bench_json *j, const measured *m) {
     spl_put_real(j, "busy_bar", BUSY_BAR); /* for one busy thread on two cores */
 }
 
-static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const spl_bench_rates *rates,
+static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const spl_roof_rates *rates,
                    const uint64_t *op_ns) {
     const spl_op_list *list = spl_step_decode_list(r->step);
     const spl_step_runs *runs = &m->runs;
@@ -188,15 +188,13 @@ static void report(spl_bench_json *j, const spl_rig *r, const measured *m, const
 }
 
 static spl_status measure_and_report(spl_rig *rig, measured *m, json_t **out, spl_error *err) {
-    spl_bench_rates rates = {0};
     spl_bench_json j = {0};
     uint64_t *op_ns = calloc(spl_step_decode_list(rig->step)->n_ops, sizeof *op_ns);
     spl_bench_say(m->o, "steps of %u rows in %u lanes at context %u", m->runs.rows, m->runs.lanes, m->runs.context);
     spl_status st = op_ns ? SPL_OK : spl_fail(err, SPL_E_NOMEM, "no memory for the times of the ops");
     if (st == SPL_OK) st = measure(rig, m, op_ns, err);
     if (st == SPL_OK) {
-        spl_roof_rates r = spl_roof_result(m->roof);
-        spl_bench_add_rates(&rates, &r);
+        spl_roof_rates rates = spl_roof_result(m->roof);
         report(&j, rig, m, &rates, op_ns);
         st = spl_bench_json_take(&j, out, err);
     }

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/memory_limit.h"
+#include "bench/bench_internal.h"
 #include "bench/roof.h"
 #include "model/layout.h"
 
@@ -209,10 +209,7 @@ static void fill_weights(world *w) {
 
 /* As many as a third of the free memory holds. */
 static uint32_t count_matrices(size_t matrix_bytes) {
-    spl_memory_room room;
-    spl_error ignored;
-    if (spl_memory_room_get("", &room, &ignored) != SPL_OK) return LEAST_MATRICES;
-    uint64_t n = room.available_bytes / 3 / matrix_bytes;
+    uint64_t n = spl_bench_free_bytes() / 3 / matrix_bytes;
     return n < LEAST_MATRICES ? LEAST_MATRICES : n < MOST_MATRICES ? (uint32_t)n : MOST_MATRICES;
 }
 

@@ -36,8 +36,7 @@ static void free_problem(problem *p) {
 static uint32_t panels_of(const problem *p) { return (p->n_out + 15) / 16; }
 static size_t y_floats(const problem *p) { return (size_t)(p->m - 1) * p->y_stride + p->n_out; }
 
-/* y starts as the pattern `old`; what lies between rows must keep it. `late`: y lies on whole lines and is read late.
- */
+/* y starts as the pattern `old`; what lies between rows must keep it. `late`: aligned, and read late. */
 static float *run_reaching(const spl_kernels *kernels, const problem *p, bool pairs, bool add, uint32_t cut,
                            spl_reach reach, bool late) {
     size_t n = y_floats(p);

@@ -40,7 +40,7 @@ static void samples_have_a_median(void **state) {
 
 static void the_roof_is_the_slower_of_both(void **state) {
     (void)state;
-    spl_bench_rates rates = {.sum = {.read_gb = 20, .int8_gmac = 1000}, .n = 2}; /* 10 GB/s, 500 GMAC/s */
+    spl_roof_rates rates = {.read_gb = 10, .int8_gmac = 500};
     assert_true(near(spl_roof_seconds(&rates, 10000000000, 1000000000), 1));
     assert_true(near(spl_roof_seconds(&rates, 1000000000, 500000000000), 1));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * AMX tiles. Tiles are registers of the calling thread: configure before
- * use, release after. SPL_EMULATE_AMX computes the same from AVX-512, for tests. */
+ * AMX tiles. Tiles are registers of the calling thread: configure before use, release after. SPL_EMULATE_AMX computes
+ * the same from AVX-512, for tests. */
 #ifndef SPL_KERNELS_TILES_AMX_H
 #define SPL_KERNELS_TILES_AMX_H
 
