@@ -151,4 +151,4 @@ format:
 clean:
 	rm -rf $(BUILD)
 
--include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(SUPPORT_OBJ:.o=.d) $(TESTS:=.d) $(FUZZERS:=.d)
+-include $(LIB_OBJ:.o=.d) $(BIN_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*/*.d)

@@ -28,8 +28,7 @@ enum {
     Q_HEADS = 24,
     KV_HEADS = 4,
     HEAD_DIM = 256,
-    MAX_CONTEXT = 8192,
-    VOCAB = 248320
+    MAX_CONTEXT = 8192
 };
 
 /* Everything the operations touch. */
@@ -138,11 +137,6 @@ static void run_attend(world *w, const op *o, uint32_t member, uint32_t begin, u
                          .scratch = w->scratch + member * w->scratch_bytes};
     w->k->attend_i8(&a);
 }
-static void run_row_best(world *w, const op *o, uint32_t member, uint32_t begin, uint32_t end) {
-    (void)o, (void)member;
-    for (uint32_t r = begin; r < end; r++) w->gates[r] = w->k->row_best(w->x + (size_t)r * VOCAB, VOCAB).log_sum;
-}
-
 static op linear_op(uint32_t rows, uint32_t n_out) {
     double weights = (double)n_out * HIDDEN;
     op o = {"linear_q4", rows, 0, n_out / 16, weights * 9 / 16, weights * rows, run_linear};
@@ -178,7 +172,6 @@ static uint32_t list_ops(op *ops) {
     ops[n++] = attend_op(8, 512);
     ops[n++] = attend_op(1, MAX_CONTEXT);
     ops[n++] = attend_op(8, MAX_CONTEXT);
-    ops[n++] = (op){"row_best", 8, 0, 8, 8.0 * VOCAB * 4, 0, run_row_best};
     return n;
 }
 

@@ -213,9 +213,9 @@ typedef struct kernel_entry {
 #define ENTRY(member)                                                                                                  \
     { #member, offsetof(spl_kernels, member) }
 static const kernel_entry entries[] = {
-    ENTRY(rms_norm),     ENTRY(quantise),    ENTRY(linear_q4), ENTRY(gate_up_q4),   ENTRY(embed_rows),
-    ENTRY(attn_prepare), ENTRY(kv_store_i8), ENTRY(attend_i8), ENTRY(attend_merge), ENTRY(gdn_prepare),
-    ENTRY(gdn_scan),     ENTRY(gdn_norm),    ENTRY(row_best),  ENTRY(panel_max),
+    ENTRY(rms_norm),     ENTRY(quantise),     ENTRY(linear_q4),   ENTRY(gate_up_q4),
+    ENTRY(embed_rows),   ENTRY(attn_prepare), ENTRY(kv_store_i8), ENTRY(attend_i8),
+    ENTRY(attend_merge), ENTRY(gdn_prepare),  ENTRY(gdn_scan),    ENTRY(gdn_norm),
 };
 
 static bool same_entry(const spl_kernels *a, const spl_kernels *b, const kernel_entry *e) {

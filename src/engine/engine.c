@@ -469,6 +469,7 @@ static uint32_t prepare_lane(spl_engine *e, spl_lane *lane, uint32_t index, uint
     d->bias = r->bias;
     d->n_bias = r->n_bias;
     d->penalties = lane->has_penalties ? &lane->penalties : NULL;
+    d->keeps_logits = r->logprobs;
     d->limits = (spl_accept_limits){.max_retained = choice.n_rows,
                                     .stop_tokens = e->stop_tokens,
                                     .n_stop_tokens = r->ignore_eos ? 0 : e->n_stop_tokens};

@@ -106,13 +106,17 @@ typedef struct spl_reach {
 /* y[m][n] (+)= sum over groups g ascending:
  *   acc = 0;  I = sum of code * q (exact int32);  acc = fma((float)I, w_scale * dx, acc);
  *   acc = fma(w_bias, sx, acc);   then  y = acc  or  y = y + acc.
- * Weights: r16 tiles, [n_out/16 panels][k/64 tiles][576]; see docs/FORMATS.md. */
+ * Weights: r16 tiles, [n_out/16 panels][k/64 tiles][576]; see docs/FORMATS.md.
+ * maxima, which do not go with add: max[m][p] is the largest of the 16 outputs of panel p (fewer in the last), +inf
+ * when one is NaN or +inf, +0 for -0. Whoever wants nothing else leaves y NULL. */
 typedef struct spl_linear_args {
     const uint8_t *w;
     uint32_t n_out; /* true rows; the last panel may be partial: nothing past n_out is written */
     spl_q8_rows x;
     float *y; /* [x.n_rows][y_stride] */
     size_t y_stride;
+    float *max; /* [x.n_rows][max_stride], or NULL */
+    size_t max_stride;
     bool add;       /* y += instead of y = */
     bool read_late; /* other memory comes in before y is read: it may go past the caches. A matter of speed only */
     uint32_t panel_begin, panel_end;
@@ -141,6 +145,8 @@ typedef struct spl_linear_f32_args {
     uint32_t n_rows;
     float *y;
     size_t y_stride;
+    float *max; /* as above; linear_f32 only */
+    size_t max_stride;
     bool add;
     uint32_t panel_begin, panel_end;
 } spl_linear_f32_args;
@@ -284,12 +290,6 @@ typedef struct spl_gdn_norm_args {
     uint32_t value_heads, head_dim, row_begin, row_end;
 } spl_gdn_norm_args;
 
-/* Largest logit of a row, lowest index on ties, and log(sum exp(l_i - max)). */
-typedef struct spl_row_best {
-    uint32_t index;
-    float value, log_sum;
-} spl_row_best;
-
 typedef struct spl_kernels {
     spl_tier tier;
     void (*rms_norm)(const spl_norm_args *a);
@@ -308,10 +308,6 @@ typedef struct spl_kernels {
     void (*gdn_prepare)(const spl_gdn_prepare_args *a);
     void (*gdn_scan)(const spl_gdn_scan_args *a);
     void (*gdn_norm)(const spl_gdn_norm_args *a);
-    spl_row_best (*row_best)(const float *logits, uint32_t n);
-    /* max[i] is the largest of the 16 logits from 16 i on (fewer at the end), +inf when one is NaN or +inf; -0 as +0.
-     */
-    void (*panel_max)(const float *logits, uint32_t n, float *max);
     void (*draft_conv)(const spl_draft_conv_args *a);
     void (*draft_prepare)(const spl_draft_prepare_args *a);
 } spl_kernels;

@@ -90,16 +90,24 @@ spl_status spl_rank_scan_panels(const float *panel_max, uint32_t vocab, uint32_t
     return SPL_OK;
 }
 
-spl_status spl_argmax_panels(const float *logits, const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *token,
-                             spl_error *err) {
-    size_t n_panels = spl_rank_panels(vocab), best_panel = 0;
+spl_status spl_best_panel(const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *panel, spl_error *err) {
+    size_t n_panels = spl_rank_panels(vocab);
     float best = -INFINITY;
+    *panel = 0;
     for (size_t i = 0; i < n_panels; i++)
-        if (panel_max[i] > best) best = panel_max[i], best_panel = i;
+        if (panel_max[i] > best) best = panel_max[i], *panel = (uint32_t)i;
     if (best > FLT_MAX) return spl_fail(err, SPL_E_INTERNAL, "row %u has a non-finite logit", row);
     if (!(best >= -FLT_MAX)) return spl_fail(err, SPL_E_INTERNAL, "row %u has no finite logit", row);
-    uint32_t id = (uint32_t)(best_panel * SPL_RANK_PANEL);
-    while (logits[id] != best) id++;
+    return SPL_OK;
+}
+
+spl_status spl_argmax_panels(const float *logits, const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *token,
+                             spl_error *err) {
+    uint32_t panel;
+    spl_status st = spl_best_panel(panel_max, vocab, row, &panel, err);
+    if (st != SPL_OK) return st;
+    uint32_t id = panel * SPL_RANK_PANEL;
+    while (logits[id] != panel_max[panel]) id++;
     *token = id;
     return SPL_OK;
 }

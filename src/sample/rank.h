@@ -30,9 +30,11 @@ static inline size_t spl_rank_blocks(uint32_t vocab) { return ((size_t)vocab + S
 spl_status spl_rank_scan(const float *logits, uint32_t vocab, uint32_t row, float *block_max, float *max,
                          spl_error *err);
 
-/* Maxima of panels of 16 logits, as the kernel table's panel_max writes them (+inf: not finite), when whoever wrote the
- * logits kept them: a row is then looked at only where it matters, with the same results. */
+/* Maxima of panels of 16 logits, as the kernel table's linear writes them (+inf: not finite): a row is then looked at
+ * only where it matters, with the same results. */
 static inline size_t spl_rank_panels(uint32_t vocab) { return ((size_t)vocab + SPL_RANK_PANEL - 1) / SPL_RANK_PANEL; }
+/* The first panel with the best logit of a row. Errors as spl_argmax. */
+spl_status spl_best_panel(const float *panel_max, uint32_t vocab, uint32_t row, uint32_t *panel, spl_error *err);
 /* As spl_rank_scan and spl_argmax. */
 spl_status spl_rank_scan_panels(const float *panel_max, uint32_t vocab, uint32_t row, float *block_max, float *max,
                                 spl_error *err);

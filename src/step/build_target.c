@@ -212,9 +212,9 @@ static void plan_arena(spl_builder *b) {
     b->wide = spl_take(l, rows * g->ffn_width * f);
     b->gathered = spl_take(l, (uint64_t)l->max_logit_rows * g->hidden * f);
     l->logits = spl_take(l, (uint64_t)l->max_logit_rows * g->vocab * f);
-    l->panel_max = spl_take(l, (uint64_t)l->max_logit_rows * spl_rank_panels(g->vocab) * f);
     l->captured = spl_take(l, rows * l->captured_width * f);
     if (l->parts & SPL_LIST_ACCEPT) {
+        l->panel_max = spl_take(l, (uint64_t)l->max_logit_rows * spl_rank_panels(g->vocab) * f);
         l->accept_scratch_bytes = spl_round_up(spl_dist_scratch_bytes(g->vocab), SPL_CACHE_LINE);
         l->accept_scratch = spl_take(l, SPL_MAX_LANES * l->accept_scratch_bytes);
     }
@@ -239,7 +239,8 @@ static void build_target(spl_builder *b) {
     op->k = g->hidden;
     (void)spl_push_norm(b, SPL_NO_LAYER, SPL_T_FINAL_NORM, b->gathered, SPL_NO_COPY, SPL_ROWS_LOGITS);
     op = spl_push_linear(b, SPL_OP_LINEAR, SPL_NO_LAYER, SPL_T_HEAD, b->q8, l->logits, SPL_ROWS_LOGITS);
-    op->out2 = l->panel_max;
+    if (l->parts & SPL_LIST_ACCEPT) op->out2 = l->panel_max;
+    l->head = (uint32_t)(op - l->ops);
 }
 
 /* Every stage of a step in its order; a list without a part leaves its stages out. */

@@ -107,7 +107,8 @@ typedef struct spl_op_list {
     bool oracle;
     uint64_t arena_bytes;                                /* 64-aligned; pointers never leave [0, arena_bytes) */
     uint64_t tokens, hidden, logits, cos, sin, captured; /* offsets */
-    uint64_t panel_max;      /* largest logit of every 16, [logit or block rows][spl_rank_panels(vocab)] */
+    uint64_t panel_max;      /* decode: largest logit of every 16, [logit or block rows][spl_rank_panels(vocab)] */
+    uint32_t head;           /* op that writes the logits */
     uint32_t captured_width; /* values per row, 0 without taps */
     uint64_t draft_tokens, draft_cos, draft_sin, draft_features; /* block tokens; rotary of block and context rows */
     uint64_t draft_hidden, draft_candidates, draft_scores, draft_selector; /* [block rows][hidden | 16 | 16 | rank] */

@@ -54,6 +54,7 @@ struct spl_step {
     const spl_op_list *list;
     uint32_t part_begin[SPL_MAX_LANES]; /* first slot of a segment's partial results, SPL_NO_PARTS: whole histories */
     atomic_uint stop_at;                /* ops from here on are not run */
+    bool keeps_logits;                  /* of the target's rows; else their panel maxima are all there is */
     uint32_t n_block_rows, n_context_rows;
     uint32_t block_segment[SPL_MAX_LANES]; /* segment of the i-th drafting lane */
     spl_context_row *context;              /* [n_context_rows] */
@@ -61,6 +62,9 @@ struct spl_step {
 
 static inline float *spl_rows_at(const spl_step *s, uint64_t offset) { return (float *)(void *)(s->arena + offset); }
 uint32_t spl_rows_of(const spl_step *s, spl_rows rows);
+
+/* Logits of one panel of the head for a row, whose others are not kept. */
+void spl_run_head_panel(const spl_step *s, uint32_t row, uint32_t panel, float logits[SPL_ROWS_PER_TILE]);
 
 /* run_draft.c: units of the draft's ops and their ranges. */
 void spl_run_draft(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end, uint32_t member);

@@ -130,6 +130,10 @@ static void run_quantise(const spl_step *s, const spl_op *op, uint32_t begin, ui
                                        .row_end = end});
 }
 
+static float *max_of(const spl_step *s, const spl_op *op) {
+    return op->out2 == SPL_NO_COPY ? NULL : rows_at(s, op->out2);
+}
+
 static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
     spl_linear_f32_args a = {.w = weight_at(s, op),
                              .n_out = op->n_out,
@@ -138,6 +142,8 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
                              .n_rows = rows_of(s, op),
                              .y = rows_at(s, op->out),
                              .y_stride = op->y_stride,
+                             .max = max_of(s, op),
+                             .max_stride = spl_rank_panels(op->n_out),
                              .add = op->add != 0,
                              .panel_begin = begin,
                              .panel_end = end};
@@ -148,21 +154,15 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
     }
 }
 
-/* Panel maxima of the logits just written. */
-static void keep_maxima(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
-    size_t n_panels = spl_rank_panels(op->n_out), first = (size_t)begin * SPL_ROWS_PER_TILE;
-    size_t n = (size_t)(end - begin) * SPL_ROWS_PER_TILE;
-    if (n > op->n_out - first) n = op->n_out - first;
-    for (uint32_t r = 0; r < rows_of(s, op); r++)
-        s->k.panel_max(rows_at(s, op->out) + r * op->y_stride + first, (uint32_t)n,
-                       rows_at(s, op->out2) + r * n_panels + begin);
-}
-
-/* Whether the weights of an op push its outputs out of the caches before these are read: not those of small models, nor
- * logits whose maxima follow at once. Many rows are another matter, their outputs are larger than caches anyway. */
+/* Whether the weights of an op push its outputs out of the caches before these are read: not those of small models.
+ * Many rows are another matter, their outputs are larger than caches anyway. */
 static bool read_late(const spl_step *s, const spl_op *op) {
     uint64_t n_weights = (uint64_t)op->k * op->n_out * (op->kind == SPL_OP_GATE_UP ? 2 : 1);
-    return n_weights >= LATE_WEIGHTS && rows_of(s, op) <= LATE_ROWS && op->out2 == SPL_NO_COPY;
+    return n_weights >= LATE_WEIGHTS && rows_of(s, op) <= LATE_ROWS;
+}
+
+static bool writes_out(const spl_step *s, const spl_op *op) {
+    return s->keeps_logits || op != &s->list->ops[s->list->head];
 }
 
 static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
@@ -185,13 +185,31 @@ static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint
     s->k.linear_q4(&(spl_linear_args){.w = weight_at(s, op),
                                       .n_out = op->n_out,
                                       .x = q8_of(s, op),
-                                      .y = rows_at(s, op->out),
+                                      .y = writes_out(s, op) ? rows_at(s, op->out) : NULL,
                                       .y_stride = op->y_stride,
+                                      .max = max_of(s, op),
+                                      .max_stride = spl_rank_panels(op->n_out),
                                       .add = op->add != 0,
                                       .read_late = read_late(s, op),
                                       .panel_begin = begin,
                                       .panel_end = end,
                                       .reach = s->knobs.reach});
+}
+
+void spl_run_head_panel(const spl_step *s, uint32_t row, uint32_t panel, float logits[SPL_ROWS_PER_TILE]) {
+    const spl_op *op = &s->list->ops[s->list->head];
+    float y[SPL_MAX_DECODE_ROWS][SPL_ROWS_PER_TILE];
+    size_t panel_bytes = op->k / SPL_GROUP * (size_t)SPL_Q4_TILE_BYTES;
+    spl_linear_args a = {.w = (const uint8_t *)weight_at(s, op) + panel * panel_bytes,
+                         .n_out = op->n_out - panel * SPL_ROWS_PER_TILE,
+                         .x = q8_of(s, op),
+                         .y = y[0],
+                         .y_stride = SPL_ROWS_PER_TILE,
+                         .panel_end = 1,
+                         .reach = s->knobs.reach};
+    a.x.n_rows = row + 1;
+    s->k.linear_q4(&a);
+    memcpy(logits, y[row], sizeof y[row]);
 }
 
 static void run_attn_prepare(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
@@ -498,10 +516,7 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     case SPL_OP_NORM: run_norm(s, op, begin, end); break;
     case SPL_OP_QUANTISE: run_quantise(s, op, begin, end); break;
     case SPL_OP_LINEAR:
-    case SPL_OP_GATE_UP:
-        run_linear(s, op, begin, end);
-        if (op->out2 != SPL_NO_COPY) keep_maxima(s, op, begin, end);
-        break;
+    case SPL_OP_GATE_UP: run_linear(s, op, begin, end); break;
     case SPL_OP_ATTN_PREPARE: run_attn_prepare(s, op, begin, end); break;
     case SPL_OP_GDN_NORM: run_gdn_norm(s, op, begin, end); break;
     case SPL_OP_CAPTURE: run_capture(s, op, begin, end); break;
@@ -638,11 +653,22 @@ static spl_status check_batch(const spl_step *s, const spl_batch *b, spl_error *
     return SPL_OK;
 }
 
+/* Greedy lanes without penalties or biases look at panel maxima alone. */
+static bool keeps_logits(const spl_step *s, const spl_batch *b) {
+    bool keeps = !b->lanes || s->list->oracle;
+    for (uint32_t i = 0; !keeps && i < b->n_segments; i++) {
+        const spl_decode_lane *lane = &b->lanes[i];
+        keeps = lane->keeps_logits || lane->sampling->temperature > 0.0f || lane->n_bias > 0 || lane->penalties;
+    }
+    return keeps;
+}
+
 spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err) {
     spl_status st = check_batch(s, batch, err);
     if (st != SPL_OK) return st;
     s->batch = batch;
     s->list = &s->lists[batch->lanes != NULL];
+    s->keeps_logits = keeps_logits(s, batch);
     place_parts(s);
     spl_draft_begin(s);
     memcpy(s->arena + s->list->tokens, batch->tokens, batch->n_rows * sizeof(uint32_t));

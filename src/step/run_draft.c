@@ -246,6 +246,19 @@ static void walk_lane(const spl_step *s, uint32_t block) {
 
 /* ---- acceptance ----------------------------------------------------------------------------- */
 
+/* The best token of a row whose logits were not kept: those of its best panel are computed once more. */
+static spl_status best_without_logits(const spl_step *s, const spl_dist_input *in, size_t row, uint32_t *token,
+                                      spl_error *err) {
+    float logits[SPL_ROWS_PER_TILE];
+    uint32_t panel, i = 0;
+    spl_status st = spl_best_panel(in->panel_max, in->vocab, in->row, &panel, err);
+    if (st != SPL_OK) return st;
+    spl_run_head_panel(s, (uint32_t)row, panel, logits);
+    while (i + 1 < SPL_ROWS_PER_TILE && logits[i] != in->panel_max[panel]) i++;
+    *token = panel * SPL_ROWS_PER_TILE + i;
+    return SPL_OK;
+}
+
 static spl_status accept_rows(const spl_step *s, uint32_t index, spl_error *err) {
     const spl_segment *seg = &s->batch->segments[index];
     spl_decode_lane *lane = &s->batch->lanes[index];
@@ -266,7 +279,8 @@ static spl_status accept_rows(const spl_step *s, uint32_t index, spl_error *err)
                              .penalties = lane->penalties};
         if (greedy) {
             uint32_t best;
-            st = spl_dist_argmax(&best, &in, scratch, err);
+            st = s->keeps_logits ? spl_dist_argmax(&best, &in, scratch, err)
+                                 : best_without_logits(s, &in, row, &best, err);
             if (st == SPL_OK) spl_accept_row_greedy(a, best);
         } else {
             spl_dist target;

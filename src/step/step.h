@@ -50,6 +50,7 @@ typedef struct spl_decode_lane {
     uint32_t n_bias;
     spl_penalties *penalties; /* NULL: none; afterwards they count the retained tokens */
     double uniforms[SPL_N_UNIFORMS];
+    bool keeps_logits; /* those of its rows are read after the run */
     spl_accept_limits limits;
     spl_proposal proposals[SPL_MAX_PROPOSALS]; /* n_rows - 1 of them */
     uint32_t candidates[SPL_MAX_PROPOSALS][SPL_MAX_CANDIDATES];
@@ -100,7 +101,8 @@ void spl_step_destroy(spl_step *s); /* accepts NULL */
  * of the batch are then in no defined state. */
 spl_status spl_step_run(spl_step *s, const spl_batch *batch, spl_error *err);
 
-/* Results of the last run: logits [n_logit_rows][vocab]; tapped hidden rows [n_rows][captured_width] or NULL. */
+/* Results of the last run: logits [n_logit_rows][vocab], after a decode run only if a lane asked for them; tapped
+ * hidden rows [n_rows][captured_width] or NULL. */
 float *spl_step_logits(spl_step *s);
 const float *spl_step_captured(const spl_step *s);
 const spl_op_list *spl_step_list(const spl_step *s);        /* runs without lanes */

@@ -156,6 +156,52 @@ static void late_outputs_are_the_same(void **state) {
         }
 }
 
+/* Writes a scale of one output's first group. */
+static void spoil(problem *p, uint32_t output, uint16_t bf16) {
+    uint8_t *tile = p->w + output / 16 * ((size_t)p->k / 64 * SPL_Q4_TILE_BYTES);
+    tile[2 * (output % 16)] = (uint8_t)bf16, tile[2 * (output % 16) + 1] = (uint8_t)(bf16 >> 8);
+}
+
+/* The largest of every 16 outputs, with these and without, whichever are whole, broken or not finite. */
+static void maxima_follow_the_formula(void **state) {
+    (void)state;
+    kt_random r = {7};
+    for (uint32_t m = 1; m <= 40; m++) {
+        problem p =
+            make_problem(&r, m, 64 * (1 + kt_below(&r, 9)), 1 + kt_below(&r, 100), KT_ROWS_NORMAL, false, false);
+        if (m % 3 == 0) spoil(&p, kt_below(&r, p.n_out), m % 2 ? 0x7f80 : 0xff80);
+        if (m % 7 == 0) spoil(&p, kt_below(&r, p.n_out), 0x7fc0);
+        uint32_t n_panels = panels_of(&p), stride = n_panels + m % 2, n = (m - 1) * stride + n_panels;
+        float *y = run(kt_ref(), &p, false, false, 0), *other = kt_alloc(y_floats(&p) * sizeof *other, 4);
+        for (size_t i = 0; kt_table(i); i++)
+            for (int without = 0; without < 2; without++) {
+                float *max = kt_alloc(n * sizeof *max, 4);
+                uint32_t middle = n_panels * (m % 4) / 4;
+                spl_linear_args a = {
+                    .w = p.w, .n_out = p.n_out, .x = p.q8, .y_stride = p.y_stride, .max_stride = stride};
+                a.y = without ? NULL : other, a.max = max, a.read_late = m % 5 == 0;
+                a.panel_begin = middle, a.panel_end = n_panels;
+                if (middle < n_panels) kt_table(i)->kernels.linear_q4(&a);
+                a.panel_begin = 0, a.panel_end = middle;
+                if (middle > 0) kt_table(i)->kernels.linear_q4(&a);
+                assert_true(kt_guards_intact(max) && kt_guards_intact(other));
+                for (uint32_t row = 0; row < m; row++)
+                    for (uint32_t panel = 0; panel < n_panels; panel++) {
+                        float best = -INFINITY;
+                        for (uint32_t o = 16 * panel; o < p.n_out && o < 16 * panel + 16; o++) {
+                            float v = y[row * p.y_stride + o];
+                            best = isnan(v) || v > best ? (isnan(v) ? INFINITY : v) : best;
+                            if (!without && !isnan(v)) kt_assert_same("output", &v, &other[row * p.y_stride + o], 1);
+                        }
+                        kt_assert_same(kt_table(i)->name, &best, &max[row * stride + panel], 1);
+                    }
+                kt_free(max);
+            }
+        kt_free(y), kt_free(other);
+        free_problem(&p);
+    }
+}
+
 /* All codes 15 with all activations at +-127: the largest sums; an int16 overflow would show here. */
 static void extremes_equal_ref(void **state) {
     (void)state;
@@ -301,10 +347,11 @@ static void oracle_is_dequantised_product(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_follows_the_formula),      cmocka_unit_test(every_tier_equals_ref),
-        cmocka_unit_test(reach_changes_nothing),        cmocka_unit_test(late_outputs_are_the_same),
-        cmocka_unit_test(extremes_equal_ref),           cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(first_rows_of_a_larger_block), cmocka_unit_test(oracle_is_dequantised_product),
+        cmocka_unit_test(ref_follows_the_formula),       cmocka_unit_test(every_tier_equals_ref),
+        cmocka_unit_test(reach_changes_nothing),         cmocka_unit_test(late_outputs_are_the_same),
+        cmocka_unit_test(maxima_follow_the_formula),     cmocka_unit_test(extremes_equal_ref),
+        cmocka_unit_test(rows_are_independent),          cmocka_unit_test(first_rows_of_a_larger_block),
+        cmocka_unit_test(oracle_is_dequantised_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,67 +207,6 @@ static void attention_rows(void **state) {
     }
 }
 
-static void best_logit(void **state) {
-    (void)state;
-    kt_random r = {5};
-    for (int round = 0; round < 60; round++) {
-        uint32_t n = round < 40 ? 1 + (uint32_t)round : 1000 + kt_below(&r, 9000);
-        float *x = kt_alloc(n * sizeof(float), 4);
-        kt_fill_normal(&r, x, n, 3.0f);
-        if (round % 3 == 0) x[n / 2] = x[n - 1] = 40.0f; /* a tie: the lower index wins */
-        if (round % 7 == 0) x[0] = -INFINITY;
-        uint32_t best = 0;
-        double sum = 0;
-        for (uint32_t i = 1; i < n; i++)
-            if (x[i] > x[best]) best = i;
-        for (uint32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)x[best]);
-        spl_row_best expected = kt_ref()->row_best(x, n);
-        if (x[best] > -INFINITY) {
-            assert_int_equal(expected.index, best);
-            assert_true(expected.value == x[best]);
-            assert_true(fabs((double)expected.log_sum - log(sum)) <= 2e-6 * (1 + log(sum)));
-        }
-        for (size_t t = 0; kt_table(t); t++) {
-            spl_row_best found = kt_table(t)->kernels.row_best(x, n);
-            assert_int_equal(found.index, expected.index);
-            kt_assert_same("value", &expected.value, &found.value, 1);
-            kt_assert_same("log_sum", &expected.log_sum, &found.log_sum, 1);
-        }
-        kt_free(x);
-    }
-}
-
-/* Panels of 16 with ties, zeroes of both signs, -inf, and what is not finite. */
-static void panel_maxima_of_every_tier(void **state) {
-    (void)state;
-    kt_random r = {29};
-    for (int round = 0; round < 300; round++) {
-        uint32_t n = round < 100 ? 1 + (uint32_t)round : 1 + kt_below(&r, 3000), n_panels = (n + 15) / 16;
-        float *x = kt_alloc(n * sizeof(float), 4), *found = kt_alloc(n_panels * sizeof(float), 4);
-        kt_fill_normal(&r, x, n, 3.0f);
-        for (uint32_t i = 0; round % 2 && i < n; i++)
-            x[i] = kt_below(&r, 4) ? -INFINITY : kt_below(&r, 2) ? -0.0f : 0.0f;
-        for (uint32_t i = 0; round % 5 == 0 && i < 1 + n / 40; i++)
-            x[kt_below(&r, n)] = kt_below(&r, 2) ? NAN : kt_below(&r, 2) ? INFINITY : -INFINITY;
-        for (size_t t = 0; kt_table(t); t++) {
-            kt_table(t)->kernels.panel_max(x, n, found);
-            assert_true(kt_guards_intact(found));
-            for (uint32_t p = 0; p < n_panels; p++) {
-                float best = -INFINITY;
-                bool bad = false;
-                for (uint32_t i = 16 * p; i < n && i < 16 * p + 16; i++) {
-                    bad = bad || isnan(x[i]);
-                    if (x[i] > best) best = x[i];
-                }
-                best = bad ? INFINITY : best == 0.0f ? 0.0f : best;
-                kt_assert_same(kt_table(t)->name, &best, &found[p], 1);
-            }
-        }
-        kt_free(x);
-        kt_free(found);
-    }
-}
-
 static void tiers_have_names(void **state) {
     (void)state;
     assert_true(spl_cpu_tiers() & 1u << SPL_TIER_REF);
@@ -292,13 +231,9 @@ static void tiers_have_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(panel_maxima_of_every_tier),
-        cmocka_unit_test(tiers_have_names),
-        cmocka_unit_test(quantise_follows_the_formula),
-        cmocka_unit_test(norm_follows_the_formula),
-        cmocka_unit_test(token_rows),
+        cmocka_unit_test(tiers_have_names),         cmocka_unit_test(quantise_follows_the_formula),
+        cmocka_unit_test(norm_follows_the_formula), cmocka_unit_test(token_rows),
         cmocka_unit_test(attention_rows),
-        cmocka_unit_test(best_logit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,7 @@ static void verify(rig *r, const uint32_t *lengths, uint32_t first, uint32_t n, 
                                     .cell = r->cells[lane],
                                     .pending = &r->pending[lane]};
         lanes[i].sampling = &greedy;
+        lanes[i].keeps_logits = true;
         lanes[i].limits.max_retained = ROWS;
         for (uint32_t k = 1; k < ROWS; k++) lanes[i].proposals[k - 1].token = tokens[i * ROWS + k];
     }

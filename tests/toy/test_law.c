@@ -341,11 +341,62 @@ static void drafted_text_is_greedy_text(void **state) {
     rig_close(&r);
 }
 
+/* Greedy lanes do not have their logits written, and choose as if they had: one lane, several, beside one that asks for
+ * logits or samples. */
+static void greedy_needs_no_logits(void **state) {
+    (void)state;
+    enum { LANES = SPL_MAX_LANES };
+    static const spl_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+    static const spl_sampling sampled = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    static const char *const shapes[] = {"toy", "toy-tiny"};
+    for (size_t shape = 0; shape < 2; shape++) {
+        rig r;
+        uint32_t prompt[N_PROMPT], tokens[SPL_MAX_DECODE_ROWS], expected[LANES][8];
+        spl_decode_lane lanes[LANES];
+        spl_segment segments[LANES];
+        open_toy(&r, shapes[shape]);
+        for (uint32_t i = 0; i < LANES; i++) {
+            fill_prompt(prompt, N_PROMPT);
+            prompt[0] += i;
+            prefill(&r, i, prompt, N_PROMPT - 1);
+            segments[i] = rig_segment(&r, i, i * 8, 8, N_PROMPT - 1);
+            segments[i].n_commit = 0;
+        }
+        enum { KEPT, NONE, ONE_KEPT, ONE_SAMPLED, N_WAYS };
+        for (int way = KEPT; way < N_WAYS; way++) {
+            float *logits = spl_step_logits(r.step);
+            for (size_t i = 0; i < (size_t)LANES * 8 * r.g->vocab; i++) logits[i] = 77.0f;
+            memset(lanes, 0, sizeof lanes);
+            for (uint32_t i = 0; i < LANES; i++) {
+                bool samples = way == ONE_SAMPLED && i == 2;
+                lanes[i] = (spl_decode_lane){.sampling = samples ? &sampled : &greedy, .limits = {.max_retained = 8}};
+                lanes[i].keeps_logits = way == KEPT || (way == ONE_KEPT && i == 1);
+                tokens[i * 8] = prompt[N_PROMPT - 1];
+                for (uint32_t k = 1; k < 8; k++) /* guesses: after the first way, those that are right */
+                    lanes[i].proposals[k - 1].token = tokens[i * 8 + k] = way == KEPT ? k : expected[i][0];
+            }
+            decode(&r, tokens, segments, lanes, LANES);
+            logits = spl_step_logits(r.step);
+            bool written = logits[0] != 77.0f;
+            assert_true(written == (way != NONE));
+            for (size_t i = 0; i < (size_t)LANES * 8 * r.g->vocab; i++) assert_true((logits[i] != 77.0f) == written);
+            for (uint32_t i = 0; i < LANES; i++) {
+                if (way == KEPT) expected[i][0] = lanes[i].result.tokens[0];
+                if (way == NONE) memcpy(expected[i], lanes[i].result.tokens, sizeof expected[i]);
+                if (way == NONE) assert_true(lanes[i].result.retained >= 2);
+                if (way == ONE_SAMPLED && i == 2) continue;
+                assert_memory_equal(expected[i], lanes[i].result.tokens, lanes[i].result.retained * sizeof(uint32_t));
+            }
+        }
+        rig_close(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_after_every_acceptance), cmocka_unit_test(drafted_text_is_greedy_text),
         cmocka_unit_test(law_of_top_k_and_top_p),        cmocka_unit_test(law_untruncated),
-        cmocka_unit_test(law_of_min_p_and_penalties),
+        cmocka_unit_test(law_of_min_p_and_penalties),    cmocka_unit_test(greedy_needs_no_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,7 +140,7 @@ static void test_kernels_and_memory(void **state) {
     assert_string_equal(json_string_value(json_object_get(o, "model")), "nano");
     assert_string_equal(json_string_value(json_object_get(k, "tier")), spl_tier_name(best.tier));
     assert_string_equal(json_string_value(json_array_get(json_object_get(k, "usable"), 0)), "ref");
-    assert_int_equal(json_object_size(json_object_get(k, "chosen")), 14);
+    assert_int_equal(json_object_size(json_object_get(k, "chosen")), 12);
     assert_true(json_is_true(json_object_get(m, "fits")));
     assert_int_equal(integer(m, "total_bytes"), integer(m, "weight_bytes") + integer(m, "kv_bytes") +
                                                     integer(m, "state_bytes") + integer(m, "arena_bytes") +

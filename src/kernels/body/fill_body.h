@@ -28,8 +28,6 @@ static inline void spl_body_fill(spl_kernels *k, spl_tier tier) {
     k->gdn_prepare = spl_body_gdn_prepare;
     k->gdn_scan = spl_body_gdn_scan;
     k->gdn_norm = spl_body_gdn_norm;
-    k->row_best = spl_body_row_best;
-    k->panel_max = spl_body_panel_max;
     k->draft_conv = spl_body_draft_conv;
     k->draft_prepare = spl_body_draft_prepare;
 }

@@ -10,8 +10,6 @@
 static inline void v16_fill(spl_kernels *k) {
     k->rms_norm = v16_rms_norm;
     k->quantise = v16_quantise;
-    k->row_best = v16_row_best;
-    k->panel_max = v16_panel_max;
     k->gdn_prepare = v16_gdn_prepare;
     k->gdn_scan = v16_gdn_scan;
     k->gdn_norm = v16_gdn_norm;

@@ -89,7 +89,10 @@ static void spl_body_linear_q4(const spl_linear_args *a) {
             uint32_t n = spl_rows_of_tile(&a->x, t);
             spl_panel_rows(a->w + p * panel_bytes, &a->x, t, n, acc);
             for (uint32_t m = 0; m < n; m++) {
-                float *y = a->y + (t * SPL_TILE_M + m) * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+                size_t row = t * SPL_TILE_M + m;
+                if (a->max) a->max[row * a->max_stride + p] = spl_panel_max(acc[m], n_out);
+                if (!a->y) continue;
+                float *y = a->y + row * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
                 for (uint32_t r = 0; r < n_out; r++) y[r] = a->add ? y[r] + acc[m][r] : acc[m][r];
             }
         }
@@ -134,9 +137,10 @@ static void spl_body_linear_f32(const spl_linear_f32_args *a) {
         for (uint32_t m = 0; m < a->n_rows; m++) {
             double acc[SPL_ROWS_PER_TILE];
             float *y = a->y + m * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
+            uint32_t n_out = spl_outputs_of_panel(a->n_out, p);
             spl_panel_row_f32(a->w + p * panel_bytes, a->k, a->x + (size_t)m * a->k, acc);
-            for (uint32_t r = 0; r < spl_outputs_of_panel(a->n_out, p); r++)
-                y[r] = a->add ? y[r] + (float)acc[r] : (float)acc[r];
+            for (uint32_t r = 0; r < n_out; r++) y[r] = a->add ? y[r] + (float)acc[r] : (float)acc[r];
+            if (a->max) a->max[m * a->max_stride + p] = spl_panel_max(y, n_out);
         }
 }
 

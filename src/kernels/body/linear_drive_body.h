@@ -62,6 +62,13 @@ static SPL_ALWAYS_INLINE void drive_store(float *y, size_t stride, uint32_t n, u
     }
 }
 
+static SPL_ALWAYS_INLINE void drive_max(const spl_linear_args *a, uint32_t t, uint32_t p, uint32_t n,
+                                        float acc[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
+    v16 y[SPL_TILE_M];
+    for (uint32_t m = 0; m < n; m++) y[m] = v16_load(acc[m]);
+    v16_panel_max(y, n, spl_outputs_of_panel(a->n_out, p), a->max + t * SPL_TILE_M * a->max_stride + p, a->max_stride);
+}
+
 static void drive_linear_q4(const spl_linear_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
     uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = drive_block(panel_bytes, n_tiles);
@@ -73,6 +80,8 @@ static void drive_linear_q4(const spl_linear_args *a) {
                 float acc[SPL_TILE_M][SPL_ROWS_PER_TILE];
                 uint32_t n = spl_rows_of_tile(&a->x, t);
                 run_panel(a->w + p * panel_bytes, &a->x, t, &reach, n, acc);
+                if (a->max) drive_max(a, t, p, n, acc);
+                if (!a->y) continue;
                 drive_store(a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE, a->y_stride, n,
                             spl_outputs_of_panel(a->n_out, p), a->add, acc);
             }

@@ -122,39 +122,14 @@ static void spl_body_attn_prepare(const spl_attn_prepare_args *a) {
     }
 }
 
-static void spl_body_panel_max(const float *logits, uint32_t n, float *max) {
-    for (uint32_t begin = 0; begin < n; begin += SPL_ROWS_PER_TILE) {
-        uint32_t end = n - begin < SPL_ROWS_PER_TILE ? n : begin + SPL_ROWS_PER_TILE;
-        float best = -INFINITY;
-        for (uint32_t i = begin; i < end; i++) {
-            float x = logits[i] < INFINITY ? logits[i] : INFINITY;
-            best = x > best ? x : best;
-        }
-        *max++ = best + 0.0f;
+/* The largest of n outputs of a panel, as spl_linear_args says. */
+static inline float spl_panel_max(const float *y, uint32_t n) {
+    float best = -INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        float x = y[i] < INFINITY ? y[i] : INFINITY;
+        best = x > best ? x : best;
     }
-}
-
-/* Three passes: the maximum, its first index, the 16-lane sum of exp. The logarithm is libm's, once. */
-static spl_row_best spl_body_row_best(const float *logits, uint32_t n) {
-    float lane[SPL_LANES], best = -INFINITY;
-    for (int j = 0; j < SPL_LANES; j++) lane[j] = -INFINITY;
-    uint32_t whole = n / SPL_LANES * SPL_LANES;
-    for (uint32_t i = 0; i < whole; i += SPL_LANES)
-        for (uint32_t j = 0; j < SPL_LANES; j++) lane[j] = logits[i + j] > lane[j] ? logits[i + j] : lane[j];
-    for (uint32_t i = whole; i < n; i++) lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
-    for (int j = 0; j < SPL_LANES; j++) best = lane[j] > best ? lane[j] : best;
-    uint32_t index = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (logits[i] == best) {
-            index = i;
-            break;
-        }
-    for (int j = 0; j < SPL_LANES; j++) lane[j] = 0.0f;
-    for (uint32_t i = 0; i < whole; i += SPL_LANES)
-        for (uint32_t j = 0; j < SPL_LANES; j++) lane[j] += spl_exp(logits[i + j] - best);
-    for (uint32_t i = whole; i < n; i++) lane[i - whole] += spl_exp(logits[i] - best);
-    spl_row_best result = {index, best, logf(spl_lane_tree(lane))};
-    return result;
+    return best + 0.0f;
 }
 
 #endif

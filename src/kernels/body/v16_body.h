@@ -89,35 +89,21 @@ static void v16_rms_norm(const spl_norm_args *a) {
     }
 }
 
-static void v16_panel_max(const float *logits, uint32_t n, float *max) {
-    uint32_t i = 0;
-    for (; n - i >= 64; i += 64, max += 4) {
-        v16 v[4], above = v16_set1(INFINITY);
+/* The largest of the first n_out outputs of n rows, as spl_linear_args says, to max, max + stride and so on. */
+static SPL_ALWAYS_INLINE void v16_panel_max(const v16 *y, uint32_t n, uint32_t n_out, float *max, size_t stride) {
+    const v16 above = v16_set1(INFINITY), none = v16_set1(-INFINITY);
+    const v16m there = v16_first(n_out);
+    for (uint32_t m = 0; m < n; m += 4) {
+        v16 v[4];
+        float top[4];
         for (uint32_t j = 0; j < 4; j++) {
-            v[j] = v16_load(logits + i + 16 * j);
-            v[j] = v16_add(v16_select(v16_less(v[j], above), v[j], above), v16_set1(0.0f));
+            v16 x = y[m + j < n ? m + j : m];
+            x = v16_select(there, v16_select(v16_less(x, above), x, above), none);
+            v[j] = v16_add(x, v16_set1(0.0f));
         }
-        v16_top_4(v, max);
+        v16_top_4(v, top);
+        for (uint32_t j = 0; j < 4 && m + j < n; j++) max[(m + j) * stride] = top[j];
     }
-    spl_body_panel_max(logits + i, n - i, max);
-}
-
-static spl_row_best v16_row_best(const float *logits, uint32_t n) {
-    v16 top = v16_set1(-INFINITY), sum = v16_set1(0.0f);
-    uint32_t whole = n / 16 * 16, index = 0;
-    for (uint32_t i = 0; i < whole; i += 16) top = v16_max(v16_load(logits + i), top);
-    float best = whole ? v16_top(top) : -INFINITY, lane[SPL_LANES];
-    for (uint32_t i = whole; i < n; i++) best = logits[i] > best ? logits[i] : best;
-    for (uint32_t i = 0; i < n; i++)
-        if (logits[i] == best) {
-            index = i;
-            break;
-        }
-    for (uint32_t i = 0; i < whole; i += 16) sum = v16_add(sum, v16_exp(v16_sub(v16_load(logits + i), v16_set1(best))));
-    v16_store(lane, sum);
-    for (uint32_t i = whole; i < n; i++) lane[i - whole] += spl_exp(logits[i] - best);
-    spl_row_best result = {index, best, logf(spl_lane_tree(lane))};
-    return result;
 }
 
 #endif

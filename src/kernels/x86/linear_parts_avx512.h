@@ -139,11 +139,14 @@ static SPL_ALWAYS_INLINE void outputs_finish(bool late) {
     if (late) _mm_sfence();
 }
 
-/* Results of tile t for panel p to y. */
+/* Results of tile t for panel p to y, the largest ones to max. */
 static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const __m512 *acc) {
-    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
+    const uint32_t n = spl_rows_of_tile(&a->x, t), n_out = spl_outputs_of_panel(a->n_out, p);
+    if (a->max) v16_panel_max(acc, n, n_out, a->max + t * SPL_TILE_M * a->max_stride + p, a->max_stride);
+    if (!a->y) return;
+    __mmask16 mask = v16_first(n_out);
     float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride) {
+    for (uint32_t m = 0; m < n; m++, y += a->y_stride) {
         __m512 v = a->add ? _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), acc[m]) : acc[m];
         output_store(y, mask, v, a->read_late && !a->add);
     }
