@@ -11,6 +11,7 @@
 #include "bench/bench_internal.h"
 #include "bench/roof.h"
 #include "model/layout.h"
+#include "step/tuning.h"
 
 enum {
     ROUNDS = 5,
@@ -73,6 +74,7 @@ static void run_linear(world *w, const op *o, uint32_t member, uint32_t begin, u
                          .x = spl_q8_at(w->q8, o->rows, HIDDEN),
                          .y = w->y,
                          .y_stride = N_OUT,
+                         .read_late = spl_outputs_read_late((uint64_t)o->n_units * 16 * HIDDEN, o->rows),
                          .panel_begin = begin,
                          .panel_end = end};
     w->k->linear_q4(&a);
@@ -84,6 +86,7 @@ static void run_gate_up(world *w, const op *o, uint32_t member, uint32_t begin, 
                           .x = spl_q8_at(w->q8, o->rows, HIDDEN),
                           .y = w->y,
                           .y_stride = N_OUT,
+                          .read_late = spl_outputs_read_late((uint64_t)o->n_units * 32 * HIDDEN, o->rows),
                           .pair_begin = begin,
                           .pair_end = end};
     w->k->gate_up_q4(&a);

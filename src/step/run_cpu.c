@@ -19,11 +19,6 @@ static size_t scratch_bytes_of(const spl_geometry *g) {
     return (size_t)spl_round_up(most > draft ? most : draft, 4096);
 }
 
-enum {
-    LATE_WEIGHTS = 8 << 20, /* of a matrix larger than a core's own caches */
-    LATE_ROWS = 32
-};
-
 static size_t part_slot_floats(const spl_geometry *g) { return g->n_q_heads * SPL_ATTEND_PART_FLOATS(g->head_dim); }
 static size_t parts_bytes_of(const spl_geometry *g) {
     return (size_t)SPL_PART_SLOTS * part_slot_floats(g) * sizeof(float);
@@ -154,11 +149,9 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
     }
 }
 
-/* Whether the weights of an op push its outputs out of the caches before these are read: not those of small models.
- * Many rows are another matter, their outputs are larger than caches anyway. */
 static bool read_late(const spl_step *s, const spl_op *op) {
     uint64_t n_weights = (uint64_t)op->k * op->n_out * (op->kind == SPL_OP_GATE_UP ? 2 : 1);
-    return n_weights >= LATE_WEIGHTS && rows_of(s, op) <= LATE_ROWS;
+    return spl_outputs_read_late(n_weights, rows_of(s, op));
 }
 
 static bool writes_out(const spl_step *s, const spl_op *op) {

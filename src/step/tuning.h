@@ -20,12 +20,20 @@ typedef struct spl_knobs {
 enum {
     SPL_DEFAULT_PANEL_CHUNK = 4,
     SPL_MAX_PANEL_CHUNK = 4096,
+    SPL_LATE_WEIGHTS = 8 << 20, /* of a matrix larger than a core's own caches */
+    SPL_LATE_ROWS = 32,
     SPL_MAX_NEAR_BYTES = 1 << 20,
     SPL_MAX_FAR_BYTES = 64 << 20,
     SPL_TUNING_MAX_MODELS = 16,
     SPL_TUNING_MAX_BYTES = 1 << 20,
     SPL_TUNING_KEY_BYTES = 128
 };
+
+/* Whether the weights of a linear push its outputs out of the caches before these are read: not those of small models.
+ * Many rows are another matter, their outputs are larger than caches anyway. */
+static inline bool spl_outputs_read_late(uint64_t n_weights, uint32_t n_rows) {
+    return n_weights >= SPL_LATE_WEIGHTS && n_rows <= SPL_LATE_ROWS;
+}
 
 /* What a file is for. */
 typedef struct spl_tuning_machine {

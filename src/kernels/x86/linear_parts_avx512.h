@@ -87,16 +87,19 @@ static SPL_ALWAYS_INLINE __m512i high_halves(__m512i w) {
 #endif
 }
 
-/* The tile of panel p. */
-static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *tile, const int p, pair_group *out) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int j = 0; j < 8; j++) {
-        __m512i w = _mm512_load_si512((const void *)(tile + 64 + 64 * j));
-        _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, low));
-        _mm512_store_si512(out->code[p][2 * j + 1], high_halves(w));
-    }
+/* The tile of panel p: its scales and biases, and its code line j. */
+static SPL_ALWAYS_INLINE void pair_unpack_scales(const uint8_t *tile, const int p, pair_group *out) {
     out->scale[p] = widen_bf16(tile);
     out->bias[p] = widen_bf16(tile + 32);
+}
+static SPL_ALWAYS_INLINE void pair_unpack_line(const uint8_t *tile, const int p, const int j, pair_group *out) {
+    const __m512i w = _mm512_load_si512((const void *)(tile + 64 + 64 * j));
+    _mm512_store_si512(out->code[p][2 * j], _mm512_and_si512(w, _mm512_set1_epi8(15)));
+    _mm512_store_si512(out->code[p][2 * j + 1], high_halves(w));
+}
+static SPL_ALWAYS_INLINE void pair_unpack(const uint8_t *tile, const int p, pair_group *out) {
+    for (int j = 0; j < 8; j++) pair_unpack_line(tile, p, j, out);
+    pair_unpack_scales(tile, p, out);
 }
 
 /* Weights of two panels wanted soon: a run of lines each, some of which every group of work asks for. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Up to 32 rows on AMX, the decode steps: two panels stream past the rows. While the tiles work on group g, group g + 1
- * is unpacked and the sums of g - 1 are scaled. Up to 4 rows go by vectors.
+ * is unpacked and the sums of g - 1 are scaled. Up to 3 rows go by vectors.
  *
  * Memory: these cores keep 16 lines on their way into L1, and far prefetches hold them too. So lines into L1 are asked
- * for a few tiles ahead, spread over the work; far ones, into L2, only where a hardware prefetcher has to start anew,
- * on the heads of pages (with few rows everywhere: there is nothing to hold up). Two streams are faster than one. */
+ * for a few tiles ahead, one with every line unpacked; far ones, into L2, only where a hardware prefetcher has to start
+ * anew, on the heads of pages (with few rows everywhere: there is nothing to hold up). Two streams are faster than one,
+ * and in turn by lines faster than by tiles. */
 #ifndef SPL_KERNELS_STREAM_AMX_H
 #define SPL_KERNELS_STREAM_AMX_H
 
@@ -14,7 +15,7 @@
 #include "kernels/x86/tiles_amx.h"
 
 enum {
-    STREAM_LEAST_ROWS = 5, /* fewer go by vectors */
+    STREAM_LEAST_ROWS = 4, /* fewer go by vectors */
     STREAM_MAX_ROWS = 32,
     STREAM_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
     STREAM_FAR_BYTES = 4 * 1024,
@@ -70,7 +71,22 @@ static SPL_ALWAYS_INLINE void amx_ask(const uint8_t *line, size_t near, size_t f
     if (there % STREAM_PAGE < STREAM_HEAD) _mm_prefetch((const char *)there, _MM_HINT_T1);
 }
 
-/* Up to 4 rows: vectors, with `chains` accumulators a row and panel to hide their latency. */
+/* Group g of both panels, line by line in turn, and with every line taken a later one is asked for: requests at an even
+ * pace come in faster than the same ones asked for by panels or between the sums. */
+static SPL_ALWAYS_INLINE void stream_unpack(const uint8_t *const panels[2], size_t g, size_t panel_bytes,
+                                            const spl_reach *reach, pair_group *out) {
+    const size_t at = g * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
+                 far = pair_ahead(at, reach->far_bytes, panel_bytes);
+    for (int line = 0; line < SPL_Q4_TILE_BYTES / 64; line++)
+        for (int p = 0; p < 2; p++) {
+            const uint8_t *tile = panels[p] + at;
+            amx_ask(tile + 64 * line, near, far);
+            if (line < 8) pair_unpack_line(tile, p, line, out);
+        }
+    for (int p = 0; p < 2; p++) pair_unpack_scales(panels[p] + at, p, out);
+}
+
+/* Up to 3 rows: vectors, with `chains` accumulators a row and panel to hide their latency. */
 static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const spl_q8_rows *x, const int M,
                                          const int chains, size_t near_bytes, size_t far_bytes, amx_sums *sums) {
     const size_t panel_bytes = (size_t)x->k / SPL_GROUP * SPL_Q4_TILE_BYTES;
@@ -98,15 +114,12 @@ static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const s
 }
 
 #define AMX_ZERO(m) __m512 first##m = _mm512_setzero_ps(), second##m = first##m;
-#define AMX_ASK_AND_ADD(m)                                                                                             \
-    if (m < M) {                                                                                                       \
-        for (int p = 0; p < 2 && m < 8; p++) amx_ask(tile[p] + 64 * m, near, far);                                     \
-        AMX_ADD(m)                                                                                                     \
-    }
+#define AMX_ADD_TO_M(m)                                                                                                \
+    if (m < M) AMX_ADD(m)
 #define AMX_GIVE(m)                                                                                                    \
     if (m < M) sums->v[0][m] = first##m, sums->v[1][m] = second##m;
 
-/* 5 to 16 rows. Tiles 0 and 6 hold what belongs to the first panel, 1 and 7 what belongs to the second, 4 the rows. */
+/* 4 to 16 rows. Tiles 0 and 6 hold what belongs to the first panel, 1 and 7 what belongs to the second, 4 the rows. */
 static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const spl_q8_rows *x, const int M,
                                            const spl_reach *reach, amx_sums *sums) {
     const size_t n = x->k / SPL_GROUP, panel_bytes = n * SPL_Q4_TILE_BYTES;
@@ -114,11 +127,8 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
     amx_exact exact;
     spl_q8_cursor c = spl_q8_row(x, 0);
     AMX_EACH_ROW(AMX_ZERO)
-    for (int p = 0; p < 2; p++) pair_unpack(panels[p], p, &ring[0]);
+    stream_unpack(panels, 0, panel_bytes, reach, &ring[0]);
     for (size_t g = 0; g <= n; g++) {
-        const size_t at = (g + 1) * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
-                     far = pair_ahead(at, reach->far_bytes, panel_bytes);
-        const uint8_t *const tile[2] = {panels[0] + at, panels[1] + at}; /* of the group to unpack */
         if (g > 0) {
             TILE_STORE(0, exact.v[0], 64);
             TILE_STORE(1, exact.v[1], 64);
@@ -130,14 +140,11 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
             TILE_LOAD(7, ring[g % STREAM_RING].code[1], 64);
             AMX_PRODUCT(1, 4, 7);
         }
-        for (int p = 0; p < 2; p++) {
-            if (g + 1 < n) pair_unpack(tile[p], p, &ring[(g + 1) % STREAM_RING]);
-            for (int line = M < 8 ? M : 8; line < 9; line++) amx_ask(tile[p] + 64 * line, near, far);
-        }
+        if (g + 1 < n) stream_unpack(panels, g + 1, panel_bytes, reach, &ring[(g + 1) % STREAM_RING]);
         if (g > 0) {
             const pair_group *before = &ring[(g - 1) % STREAM_RING];
             const float *dx = c.scale + (g - 1) * c.scale_step, *sx = c.sum + (g - 1) * c.scale_step;
-            AMX_EACH_ROW(AMX_ASK_AND_ADD)
+            AMX_EACH_ROW(AMX_ADD_TO_M)
         }
     }
     AMX_EACH_ROW(AMX_GIVE)
@@ -160,10 +167,8 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
     amx_exact exact[2];
     const spl_q8_cursor c[2] = {spl_q8_row(x, 0), spl_q8_row(x, SPL_Q8_BLOCK_ROWS)};
     memset(sums, 0, 2 * sizeof *sums);
-    for (int p = 0; p < 2; p++) pair_unpack(panels[p], p, &ring[0]);
+    stream_unpack(panels, 0, panel_bytes, reach, &ring[0]);
     for (size_t g = 0; g <= n; g++) {
-        const size_t at = (g + 1) * SPL_Q4_TILE_BYTES, near = pair_ahead(at, reach->near_bytes, panel_bytes),
-                     far = pair_ahead(at, reach->far_bytes, panel_bytes);
         if (g > 0) {
             TILE_STORE(0, exact[0].v[0], 64);
             TILE_STORE(1, exact[0].v[1], 64);
@@ -181,11 +186,10 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
             AMX_PRODUCT(2, 5, 6);
             AMX_PRODUCT(3, 5, 7);
         }
-        for (int p = 0; p < 2 && g + 1 < n; p++) pair_unpack(panels[p] + at, p, &ring[(g + 1) % STREAM_RING]);
+        if (g + 1 < n) stream_unpack(panels, g + 1, panel_bytes, reach, &ring[(g + 1) % STREAM_RING]);
         for (int p = 0; p < 2 && g > 0; p++) {
             const pair_group *w = &ring[(g - 1) % STREAM_RING];
             const size_t a = (g - 1) * c[0].scale_step, b = (g - 1) * c[1].scale_step;
-            for (size_t line = 0; line < SPL_Q4_TILE_BYTES; line += 64) amx_ask(panels[p] + at + line, near, far);
             stream_add(exact[0].v[p], w, p, c[0].scale + a, c[0].sum + a, SPL_Q8_BLOCK_ROWS, sums[0].v[p]);
             stream_add(exact[1].v[p], w, p, c[1].scale + b, c[1].sum + b, rest, sums[1].v[p]);
         }
@@ -202,13 +206,13 @@ typedef void (*stream_fn)(const uint8_t *const panels[2], const spl_q8_rows *x, 
 SPL_GEN_FEW(1, 4, single_bytes)
 SPL_GEN_FEW(2, 2, single_bytes)
 SPL_GEN_FEW(3, 2, near_bytes)
-SPL_GEN_FEW(4, 1, near_bytes)
 #undef SPL_GEN_FEW
 #define SPL_GEN_BLOCK(M)                                                                                               \
     static void stream_m##M(const uint8_t *const panels[2], const spl_q8_rows *x, const spl_reach *reach,              \
                             amx_sums *sums) {                                                                          \
         stream_block(panels, x, M, reach, sums);                                                                       \
     }
+SPL_GEN_BLOCK(4)
 SPL_GEN_BLOCK(5)
 SPL_GEN_BLOCK(6)
 SPL_GEN_BLOCK(7)
