@@ -75,7 +75,7 @@ fuzzers: $(FUZZERS)
 $(BUILD)/%_avx2.o: ISAFLAGS := -mavx2 -mfma -mf16c
 $(BUILD)/%_avxvnni.o: ISAFLAGS := -mavx2 -mfma -mf16c -mavxvnni
 $(BUILD)/%_avx512vnni.o: ISAFLAGS := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
-$(BUILD)/%_amx.o: ISAFLAGS := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mgfni -mamx-tile -mamx-int8 -mprefer-vector-width=512
+$(BUILD)/%_amx.o: ISAFLAGS := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mgfni -mamx-tile -mamx-int8 -mprefer-vector-width=512 -mtune=sapphirerapids
 $(BUILD)/%/cpu_x86.o: ISAFLAGS := -mxsave
 $(BUILD)/%_neon_dotprod.o: ISAFLAGS := -march=armv8.2-a+dotprod
 $(BUILD)/%_neon_i8mm.o: ISAFLAGS := -march=armv8.2-a+dotprod+i8mm
