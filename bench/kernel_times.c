@@ -80,15 +80,13 @@ static void run_linear(world *w, const op *o, uint32_t member, uint32_t begin, u
     w->k->linear_q4(&a);
 }
 static void run_gate_up(world *w, const op *o, uint32_t member, uint32_t begin, uint32_t end) {
-    (void)member;
     spl_gate_up_args a = {.w = next_matrix(w),
-                          .n_out = o->n_units * 16,
+                          .n_out = o->n_units * SPL_GROUP,
                           .x = spl_q8_at(w->q8, o->rows, HIDDEN),
-                          .y = w->y,
-                          .y_stride = N_OUT,
-                          .read_late = spl_outputs_read_late((uint64_t)o->n_units * 32 * HIDDEN, o->rows),
-                          .pair_begin = begin,
-                          .pair_end = end};
+                          .y = spl_q8_at(w->y, o->rows, o->n_units * SPL_GROUP),
+                          .scratch = (float *)(void *)(w->scratch + member * w->scratch_bytes),
+                          .group_begin = begin,
+                          .group_end = end};
     w->k->gate_up_q4(&a);
 }
 static void run_norm(world *w, const op *o, uint32_t member, uint32_t begin, uint32_t end) {
@@ -147,7 +145,7 @@ static op linear_op(uint32_t rows, uint32_t n_out) {
 }
 static op gate_up_op(uint32_t rows) {
     double weights = (double)N_OUT * HIDDEN;
-    op o = {"gate_up_q4", rows, 0, N_OUT / 32, weights * 9 / 16, weights * rows, run_gate_up};
+    op o = {"gate_up_q4", rows, 0, N_OUT / 2 / SPL_GROUP, weights * 9 / 16, weights * rows, run_gate_up};
     return o;
 }
 static op attend_op(uint32_t rows, uint32_t context) {

@@ -123,16 +123,16 @@ typedef struct spl_linear_args {
     spl_reach reach;
 } spl_linear_args;
 
-/* SwiGLU pair: panel 2p is gate p, 2p + 1 is up p (16 rows each). y[m][16 p + r] = silu(gate) * up, with
- * silu(v) = v * sigmoid(v) by the table's exp. y is [x.n_rows][y_stride], n_out = ffn width. */
+/* SwiGLU pair, quantised: panel 2p is gate p, 2p + 1 is up p (16 rows each); output 16 p + r of a row is
+ * silu(gate) * up, with silu(v) = v * sigmoid(v) by the table's exp. n_out = ffn width, a multiple of 64. A group of 64
+ * outputs takes 4 pairs and is quantised when it is complete: ranges are of whole groups. */
 typedef struct spl_gate_up_args {
     const uint8_t *w;
     uint32_t n_out;
     spl_q8_rows x;
-    float *y;
-    size_t y_stride;
-    bool read_late; /* as above */
-    uint32_t pair_begin, pair_end;
+    spl_q8_rows y;  /* x.n_rows rows of n_out values */
+    float *scratch; /* [x.n_rows][64], the caller's */
+    uint32_t group_begin, group_end;
     spl_reach reach;
 } spl_gate_up_args;
 

@@ -29,7 +29,7 @@ void spl_plan_draft(spl_builder *b) {
     b->block_qkv = spl_take(l, both * (q_width(b) + 2 * kv_width(b)) * f);
     b->block_attn = spl_take(l, block * q_width(b) * f);
     b->block_sub = spl_take(l, both * hidden * f);
-    b->block_wide = spl_take(l, block * d->ffn_width * f);
+    b->block_wide = spl_take(l, spl_wide_bytes(l, block, d->ffn_width));
     l->draft_selector = spl_take(l, block * d->selector_rank * f);
     l->draft_candidates = spl_take(l, block * d->selector_top_k * sizeof(uint32_t));
     l->draft_scores = spl_take(l, block * d->selector_top_k * f);
@@ -98,7 +98,6 @@ static void build_attention(spl_builder *b, uint32_t layer) {
 }
 
 static void build_ffn(spl_builder *b, uint32_t layer) {
-    const spl_draft_geometry *d = b->g->draft;
     uint64_t hidden = b->list->draft_hidden;
     (void)spl_push_norm(b, layer, SPL_T_DRAFT_POST_NORM, hidden, b->block_norm, SPL_ROWS_BLOCK);
     (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DRAFT_FFN_CONV_PROJ, b->block_norm, b->block_dyn,
@@ -106,8 +105,9 @@ static void build_ffn(spl_builder *b, uint32_t layer) {
     push_conv(b, layer, SPL_T_DRAFT_FFN_CONV_BASE, b->block_norm, b->block_x, 0);
     spl_push_quantise(b, layer, b->block_x, b->g->hidden, SPL_ROWS_BLOCK);
     (void)spl_push_linear(b, SPL_OP_GATE_UP, layer, SPL_T_DRAFT_GATE_UP, b->block_x, b->block_wide, SPL_ROWS_BLOCK);
-    spl_push_quantise(b, layer, b->block_wide, d->ffn_width, SPL_ROWS_BLOCK);
-    (void)spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DRAFT_DOWN, b->block_wide, b->block_sub, SPL_ROWS_BLOCK);
+    spl_op *op =
+        spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DRAFT_DOWN, b->block_wide, b->block_sub, SPL_ROWS_BLOCK);
+    op->in = b->block_wide;
     push_conv(b, layer, SPL_T_DRAFT_FFN_CONV_BASE, b->block_sub, hidden, 1);
 }
 

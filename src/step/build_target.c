@@ -161,8 +161,8 @@ static void build_layer(spl_builder *b, uint32_t layer, bool capture) {
     }
     (void)spl_push_norm(b, layer, SPL_T_POST_NORM, b->list->hidden, SPL_NO_COPY, SPL_ROWS_BATCH);
     (void)spl_push_linear(b, SPL_OP_GATE_UP, layer, SPL_T_GATE_UP, b->q8, b->wide, SPL_ROWS_BATCH);
-    spl_push_quantise(b, layer, b->wide, g->ffn_width, SPL_ROWS_BATCH);
     spl_op *op = spl_push_linear(b, SPL_OP_LINEAR, layer, SPL_T_DOWN, b->wide, b->list->hidden, SPL_ROWS_BATCH);
+    op->in = b->wide;
     op->add = 1;
     for (uint32_t i = 0; capture && i < g->draft->n_capture; i++) {
         if (g->draft->capture[i] != layer) continue;
@@ -180,17 +180,21 @@ uint64_t spl_take(spl_op_list *l, uint64_t n_bytes) {
     return at;
 }
 
+uint64_t spl_wide_bytes(const spl_op_list *l, uint64_t n_rows, uint32_t width) {
+    return l->oracle ? n_rows * width * sizeof(float) : spl_q8_bytes(n_rows, width);
+}
+
 static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Bytes of the shared q8 block (the oracle keeps the norm's f32 rows there). */
 static uint64_t q8_bytes(const spl_builder *b) {
     const spl_geometry *g = b->g;
     const spl_op_list *l = b->list;
-    uint64_t widest = max_u64(max_u64(g->hidden, g->ffn_width), max_u64(spl_q_width(g), spl_gdn_value_width(g)));
+    uint64_t widest = max_u64(g->hidden, max_u64(spl_q_width(g), spl_gdn_value_width(g)));
     uint64_t rows = l->max_rows, block = l->max_block_rows + l->max_context_rows;
     uint64_t target = l->oracle ? rows * g->hidden * sizeof(float) : spl_q8_bytes(rows, widest);
     if (block == 0) return target;
-    uint64_t inputs = max_u64(max_u64(g->draft->ffn_width, g->hidden), g->draft->n_q_heads * g->draft->head_dim);
+    uint64_t inputs = max_u64(g->hidden, g->draft->n_q_heads * g->draft->head_dim);
     uint64_t draft = max_u64(spl_q8_bytes(block, inputs), spl_q8_bytes(l->max_context_rows, l->captured_width));
     return max_u64(target, l->oracle ? block * g->hidden * sizeof(float) : draft);
 }
@@ -209,7 +213,7 @@ static void plan_arena(spl_builder *b) {
     b->gates = spl_take(l, rows * 2 * g->gdn_value_heads * f);
     b->queries = spl_take(l, rows * max_u64(spl_q_width(g), spl_gdn_value_width(g)) * f);
     b->keys = spl_take(l, rows * spl_kv_width(g) * f);
-    b->wide = spl_take(l, rows * g->ffn_width * f);
+    b->wide = spl_take(l, spl_wide_bytes(l, rows, g->ffn_width));
     b->gathered = spl_take(l, (uint64_t)l->max_logit_rows * g->hidden * f);
     l->logits = spl_take(l, (uint64_t)l->max_logit_rows * g->vocab * f);
     l->captured = spl_take(l, rows * l->captured_width * f);

@@ -27,6 +27,8 @@ void spl_push_quantise(spl_builder *b, uint32_t layer, uint64_t in, uint32_t k, 
 /* `rows_in` is where the fp32 rows lie; the oracle reads them, the int8 path reads the q8 block. */
 spl_op *spl_push_linear(spl_builder *b, spl_op_kind kind, uint32_t layer, spl_tensor_role role, uint64_t rows_in,
                         uint64_t out, spl_rows rows);
+/* Of what GATE_UP writes: a q8 block, or the oracle's f32 rows. */
+uint64_t spl_wide_bytes(const spl_op_list *list, uint64_t n_rows, uint32_t width);
 /* Reserves bytes of the arena, 64-aligned. */
 uint64_t spl_take(spl_op_list *list, uint64_t n_bytes);
 

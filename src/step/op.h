@@ -19,7 +19,7 @@
     X(NORM, "norm.rms")          /* in: f32 rows; out: q8 block or f32 rows (oracle); out2: f32 rows too */            \
     X(QUANTISE, "quantise")      /* in: f32 rows; out: q8 block */                                                     \
     X(LINEAR, "linear.q4")       /* in: q8 block or f32 rows; out: f32 rows, added when op.add; out2: panel maxima */  \
-    X(GATE_UP, "linear.gate_up") /* as LINEAR over panel pairs; out: silu(gate) * up */                                \
+    X(GATE_UP, "linear.gate_up") /* as LINEAR over panel pairs; out: q8 block (oracle: f32 rows) of silu(gate) * up */ \
     X(ATTN_PREPARE, "attn.prepare")   /* head norms and rotary; in: packed rows; out: q; out2: k */                    \
     X(KV_STORE, "attn.store")         /* rotated k and v of the rows into the lane's pages */                          \
     X(ATTEND, "attn.attend")          /* causal attention over the pages, output gate applied */                       \

@@ -11,11 +11,14 @@
 #include "sample/rank.h"
 #include "step/run.h"
 
-static size_t scratch_bytes_of(const spl_geometry *g) {
+static size_t scratch_bytes_of(const spl_geometry *g, uint32_t max_rows) {
+    size_t group =
+        (size_t)(max_rows > SPL_MAX_DECODE_ROWS ? max_rows : SPL_MAX_DECODE_ROWS) * SPL_GROUP * sizeof(float);
     size_t attend = spl_attend_scratch_bytes(g->n_q_heads, g->n_kv_heads, g->head_dim);
     size_t scan = spl_gdn_scratch_bytes(g->gdn_head_dim);
     size_t draft = spl_draft_scratch_bytes(g);
     size_t most = attend > scan ? attend : scan;
+    if (most < group) most = group; /* what a member has of gate and up before it is quantised */
     return (size_t)spl_round_up(most > draft ? most : draft, 4096);
 }
 
@@ -150,29 +153,32 @@ static void run_linear_f32(const spl_step *s, const spl_op *op, uint32_t begin, 
 }
 
 static bool read_late(const spl_step *s, const spl_op *op) {
-    uint64_t n_weights = (uint64_t)op->k * op->n_out * (op->kind == SPL_OP_GATE_UP ? 2 : 1);
-    return spl_outputs_read_late(n_weights, rows_of(s, op));
+    return spl_outputs_read_late((uint64_t)op->k * op->n_out, rows_of(s, op));
 }
 
 static bool writes_out(const spl_step *s, const spl_op *op) {
     return s->keeps_logits || op != &s->list->ops[s->list->head];
 }
 
-static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+/* Units are groups of outputs, for they are quantised together; the oracle's are pairs of panels. */
+static void run_gate_up(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end, uint32_t member) {
     if (s->list->oracle) {
         run_linear_f32(s, op, begin, end);
         return;
     }
-    if (op->kind == SPL_OP_GATE_UP) {
-        s->k.gate_up_q4(&(spl_gate_up_args){.w = weight_at(s, op),
-                                            .n_out = op->n_out,
-                                            .x = q8_of(s, op),
-                                            .y = rows_at(s, op->out),
-                                            .y_stride = op->y_stride,
-                                            .read_late = read_late(s, op),
-                                            .pair_begin = begin,
-                                            .pair_end = end,
-                                            .reach = s->knobs.reach});
+    s->k.gate_up_q4(&(spl_gate_up_args){.w = weight_at(s, op),
+                                        .n_out = op->n_out,
+                                        .x = q8_of(s, op),
+                                        .y = spl_q8_at(s->arena + op->out, rows_of(s, op), op->n_out),
+                                        .scratch = (float *)(void *)(s->scratch + member * s->scratch_bytes),
+                                        .group_begin = begin,
+                                        .group_end = end,
+                                        .reach = s->knobs.reach});
+}
+
+static void run_linear(const spl_step *s, const spl_op *op, uint32_t begin, uint32_t end) {
+    if (s->list->oracle) {
+        run_linear_f32(s, op, begin, end);
         return;
     }
     s->k.linear_q4(&(spl_linear_args){.w = weight_at(s, op),
@@ -450,8 +456,11 @@ static op_units units_of(const spl_step *s, const spl_op *op) {
     switch ((spl_op_kind)op->kind) {
     case SPL_OP_LINEAR:
         return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = chunk};
-    case SPL_OP_GATE_UP:
-        return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0, .grain = (chunk + 1) / 2};
+    case SPL_OP_GATE_UP: /* a group of outputs takes 8 panels */
+        if (s->list->oracle)
+            return (op_units){.n = rows ? (uint32_t)spl_div_up(op->n_out, SPL_ROWS_PER_TILE) : 0,
+                              .grain = (chunk + 1) / 2};
+        return (op_units){.n = rows ? op->n_out / SPL_GROUP : 0, .grain = (chunk + 7) / 8};
     case SPL_OP_KV_STORE: return (op_units){.n = g->n_kv_heads, .grain = 1, .by_segment = true};
     case SPL_OP_ATTEND:
     case SPL_OP_ATTEND_MERGE: return (op_units){.grain = 1, .by_segment = true};
@@ -508,8 +517,8 @@ static void run_range(const spl_step *s, const spl_op *op, uint32_t begin, uint3
     case SPL_OP_EMBED: run_embed(s, op, begin, end); break;
     case SPL_OP_NORM: run_norm(s, op, begin, end); break;
     case SPL_OP_QUANTISE: run_quantise(s, op, begin, end); break;
-    case SPL_OP_LINEAR:
-    case SPL_OP_GATE_UP: run_linear(s, op, begin, end); break;
+    case SPL_OP_LINEAR: run_linear(s, op, begin, end); break;
+    case SPL_OP_GATE_UP: run_gate_up(s, op, begin, end, member); break;
     case SPL_OP_ATTN_PREPARE: run_attn_prepare(s, op, begin, end); break;
     case SPL_OP_GDN_NORM: run_gdn_norm(s, op, begin, end); break;
     case SPL_OP_CAPTURE: run_capture(s, op, begin, end); break;
@@ -713,7 +722,7 @@ spl_status spl_step_bytes(const spl_step_config *config, uint32_t n_layers, uint
     spl_status st = build_lists(lists, config, n_layers, err);
     if (st == SPL_OK)
         *bytes = arena_bytes_of(lists) + parts_bytes_of(config->geometry) +
-                 (uint64_t)n_threads * scratch_bytes_of(config->geometry);
+                 (uint64_t)n_threads * scratch_bytes_of(config->geometry, config->max_rows);
     spl_op_list_free(&lists[0]);
     spl_op_list_free(&lists[1]);
     return st;
@@ -780,7 +789,7 @@ spl_status spl_step_create(spl_step **out, const spl_step_config *config, spl_er
     s->n_layers = spl_package_n_layers(config->package);
     s->k = *config->kernels;
     s->team = config->team;
-    s->scratch_bytes = scratch_bytes_of(s->g);
+    s->scratch_bytes = scratch_bytes_of(s->g, config->max_rows);
     s->has_decode = config->decode;
     s->knobs = config->knobs;
     spl_status st = build_lists(s->lists, config, s->n_layers, err);

@@ -99,10 +99,23 @@ static void spl_body_linear_q4(const spl_linear_args *a) {
     }
 }
 
+enum { SPL_GROUP_PAIRS = SPL_GROUP / SPL_ROWS_PER_TILE };
+
+/* Where row m of pair p waits for the rest of its group. */
+static inline float *spl_gate_up_at(const spl_gate_up_args *a, uint32_t m, uint32_t p) {
+    return a->scratch + (size_t)m * SPL_GROUP + (size_t)(p % SPL_GROUP_PAIRS) * SPL_ROWS_PER_TILE;
+}
+static inline bool spl_gate_up_completes(uint32_t p) { return p % SPL_GROUP_PAIRS == SPL_GROUP_PAIRS - 1; }
+/* Row m at the group of pair p. */
+static inline spl_q8_cursor spl_gate_up_group(const spl_gate_up_args *a, uint32_t m, uint32_t p) {
+    spl_q8_cursor c = spl_q8_row(&a->y, m);
+    spl_q8_skip(&c, p / SPL_GROUP_PAIRS);
+    return c;
+}
+
 static void spl_body_gate_up_q4(const spl_gate_up_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
-    for (uint32_t p = a->pair_begin; p < a->pair_end; p++) {
-        uint32_t n_out = spl_outputs_of_panel(a->n_out, p);
+    for (uint32_t p = a->group_begin * SPL_GROUP_PAIRS; p < a->group_end * SPL_GROUP_PAIRS; p++) {
         const uint8_t *pair = a->w + 2 * p * panel_bytes;
         for (uint32_t t = 0; t * SPL_TILE_M < a->x.n_rows; t++) {
             float gate[SPL_TILE_M][SPL_ROWS_PER_TILE], up[SPL_TILE_M][SPL_ROWS_PER_TILE];
@@ -110,8 +123,12 @@ static void spl_body_gate_up_q4(const spl_gate_up_args *a) {
             spl_panel_rows(pair, &a->x, t, n, gate);
             spl_panel_rows(pair + panel_bytes, &a->x, t, n, up);
             for (uint32_t m = 0; m < n; m++) {
-                float *y = a->y + (t * SPL_TILE_M + m) * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-                for (uint32_t r = 0; r < n_out; r++) y[r] = spl_silu(gate[m][r]) * up[m][r];
+                uint32_t row = t * SPL_TILE_M + m;
+                float *y = spl_gate_up_at(a, row, p);
+                for (uint32_t r = 0; r < SPL_ROWS_PER_TILE; r++) y[r] = spl_silu(gate[m][r]) * up[m][r];
+                if (!spl_gate_up_completes(p)) continue;
+                spl_q8_cursor c = spl_gate_up_group(a, row, p);
+                spl_quantise_group(spl_gate_up_at(a, row, 0), c.q, c.scale, c.sum);
             }
         }
     }

@@ -58,14 +58,16 @@ static SPL_ALWAYS_INLINE void v16_quantise_group(const v16 x[4], int8_t *q, floa
     *sum = (float)v16i_total(total) * *scale;
 }
 
+static SPL_ALWAYS_INLINE void v16_quantise_64(const float *x, const spl_q8_cursor *c) {
+    const v16 v[4] = {v16_load(x), v16_load(x + 16), v16_load(x + 32), v16_load(x + 48)};
+    v16_quantise_group(v, c->q, c->scale, c->sum);
+}
+
 static void v16_quantise(const spl_quantise_args *a) {
     for (uint32_t r = a->row_begin; r < a->row_end; r++) {
         const float *x = a->x + r * a->x_stride;
         spl_q8_cursor c = spl_q8_row(&a->q8, r);
-        for (size_t g = 0; g < a->q8.k / SPL_GROUP; g++, x += SPL_GROUP) {
-            v16 v[4] = {v16_load(x), v16_load(x + 16), v16_load(x + 32), v16_load(x + 48)};
-            v16_quantise_group(v, c.q + g * c.q_step, c.scale + g * c.scale_step, c.sum + g * c.scale_step);
-        }
+        for (size_t g = 0; g < a->q8.k / SPL_GROUP; g++, x += SPL_GROUP, spl_q8_next(&c)) v16_quantise_64(x, &c);
     }
 }
 

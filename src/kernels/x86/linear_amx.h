@@ -158,8 +158,8 @@ static void amx_store_gate_up(const void *args, uint32_t t, uint32_t p, const __
     gate_up_store(args, t, p / 2, sums[0], sums[1]);
 }
 static void gate_up_q4_amx(const spl_gate_up_args *a) {
-    amx_run(&(amx_job){a->w, &a->x, a->reach, 2 * a->pair_begin, 2 * a->pair_end, a, amx_store_gate_up});
-    outputs_finish(a->read_late);
+    const uint32_t panels = 2 * SPL_GROUP_PAIRS;
+    amx_run(&(amx_job){a->w, &a->x, a->reach, panels * a->group_begin, panels * a->group_end, a, amx_store_gate_up});
 }
 
 #endif

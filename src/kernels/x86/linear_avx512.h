@@ -127,14 +127,13 @@ static void gate_up_pair(const spl_gate_up_args *a, const uint8_t *const pair[2]
 static void gate_up_q4_avx512(const spl_gate_up_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
     spl_reach reach = spl_reach_or(a->reach, NEAR_BYTES, FAR_BYTES, SINGLE_BYTES);
-    for (uint32_t p = a->pair_begin; p < a->pair_end; p++) {
+    for (uint32_t p = a->group_begin * SPL_GROUP_PAIRS; p < a->group_end * SPL_GROUP_PAIRS; p++) {
         const uint8_t *const pair[2] = {a->w + 2 * p * panel_bytes, a->w + (2 * p + 1) * panel_bytes};
         if (a->x.n_rows < SPL_TILE_M)
             gate_up_single(a, pair, p, &reach);
         else
             gate_up_pair(a, pair, p, &reach);
     }
-    outputs_finish(a->read_late);
 }
 
 #endif

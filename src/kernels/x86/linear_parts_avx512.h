@@ -155,12 +155,15 @@ static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const
     }
 }
 
-/* silu(gate) * up of tile t to y. */
+/* silu(gate) * up of tile t for pair p; a group that is complete is quantised. */
 static void gate_up_store(const spl_gate_up_args *a, uint32_t t, uint32_t p, const __m512 *gate, const __m512 *up) {
-    __mmask16 mask = (__mmask16)(0xffffu >> (16 - spl_outputs_of_panel(a->n_out, p)));
-    float *y = a->y + t * SPL_TILE_M * a->y_stride + (size_t)p * SPL_ROWS_PER_TILE;
-    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++, y += a->y_stride)
-        output_store(y, mask, _mm512_mul_ps(v16_silu(gate[m]), up[m]), a->read_late);
+    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++) {
+        const uint32_t row = t * SPL_TILE_M + m;
+        v16_store(spl_gate_up_at(a, row, p), v16_mul(v16_silu(gate[m]), up[m]));
+        if (!spl_gate_up_completes(p)) continue;
+        const spl_q8_cursor c = spl_gate_up_group(a, row, p);
+        v16_quantise_64(spl_gate_up_at(a, row, 0), &c);
+    }
 }
 
 #endif
