@@ -13,7 +13,7 @@
 /* Choices of speed; 0: the engine's own. */
 typedef struct spl_knobs {
     uint32_t n_threads;
-    uint32_t panel_chunk; /* panels of a linear that a thread takes at least; half as many pairs of gate and up */
+    uint32_t panel_chunk; /* panels of a linear that a thread takes at least; of gate and up, whole groups of 8 */
     spl_reach reach;
 } spl_knobs;
 
