@@ -258,9 +258,11 @@ static void formula(const problem *p, uint32_t m, uint32_t row, double *value, d
 
 /* What rounding to codes adds: half of one, when the largest of the group is 127. */
 static double half_code(const problem *p, const float *y, uint32_t m, uint32_t n) {
-    double most = 0;
-    for (uint32_t i = n / 64 * 64; i < n / 64 * 64 + 64; i++) most = fmax(most, fabs((double)y[m * p->y_stride + i]));
-    return most / 127 * 0.5 * (1 + 1e-5);
+    const float *group = y + m * p->y_stride + n / 64 * 64;
+    float most = 0;
+    for (uint32_t i = 0; i < 64; i++)
+        if (fabsf(group[i]) > most) most = fabsf(group[i]);
+    return (double)most / 127 * 0.5 * (1 + 1e-5);
 }
 
 static void ref_follows_the_formula(void **state) {

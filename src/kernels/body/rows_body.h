@@ -6,19 +6,20 @@
 
 #include "kernels/body/math_body.h"
 
-/* One group of 64: codes at q, *scale = amax / 127, *sum = (sum of the codes) * *scale. */
+/* One group of 64: codes at q, *scale = amax / 127, *sum = (sum of the codes) * *scale. What is not finite has codes
+ * without meaning, which may wrap around. */
 static inline void spl_quantise_group(const float *x, int8_t *q, float *scale, float *sum) {
     float amax = spl_max_abs(x, SPL_GROUP);
     bool zero = amax < spl_tiny_amax;
     float inverse = zero ? 0.0f : 127.0f / amax;
-    int32_t total = 0;
+    uint32_t total = 0;
     for (int i = 0; i < SPL_GROUP; i++) {
         int32_t code = spl_round_i32(x[i] * inverse);
         q[i] = (int8_t)code;
-        total += code;
+        total += (uint32_t)code;
     }
     *scale = zero ? 0.0f : amax / 127.0f;
-    *sum = (float)total * *scale;
+    *sum = (float)(int32_t)total * *scale;
 }
 
 /* Where row r of a q8 block starts, and the distance between its groups. */
