@@ -48,13 +48,24 @@ static SPL_ALWAYS_INLINE void tile_line_avx512(const uint8_t *tile, const int8_t
     for (int m = 0; m < M; m++) part[b][m] = dot_inputs(part[b][m], hi, q + m * SPL_GROUP + 8 * j + 4);
 }
 
-/* Exact sums of one tile for rows 0 .. M - 1; `chains` accumulators a row hide the latency when M is small. The
- * lines are written out: a loop costs register copies. */
+/* `chains` accumulators a row hide the latency when there are few rows. */
+static SPL_ALWAYS_INLINE void chains_clear(const int M, const int chains, __m512i part[4][SPL_TILE_M]) {
+    for (int c = 0; c < chains; c++)
+        for (int m = 0; m < M; m++) part[c][m] = _mm512_setzero_si512();
+}
+static SPL_ALWAYS_INLINE void chains_total(const int M, const int chains, __m512i part[4][SPL_TILE_M],
+                                           __m512i sum[SPL_TILE_M]) {
+    for (int m = 0; m < M; m++) {
+        sum[m] = part[0][m];
+        for (int c = 1; c < chains; c++) sum[m] = _mm512_add_epi32(sum[m], part[c][m]);
+    }
+}
+
+/* Exact sums of one tile for rows 0 .. M - 1. The lines are written out: a loop costs register copies. */
 static SPL_ALWAYS_INLINE void tile_dot_avx512(const uint8_t *tile, const int8_t *q, const int M, const int chains,
                                               size_t near, uintptr_t ahead, const bool far, __m512i sum[SPL_TILE_M]) {
     __m512i part[4][SPL_TILE_M];
-    for (int c = 0; c < chains; c++)
-        for (int m = 0; m < M; m++) part[c][m] = _mm512_setzero_si512();
+    chains_clear(M, chains, part);
     tile_line_avx512(tile, q, 0, M, chains, near, ahead, far, part);
     tile_line_avx512(tile, q, 1, M, chains, near, ahead, far, part);
     tile_line_avx512(tile, q, 2, M, chains, near, ahead, far, part);
@@ -63,10 +74,7 @@ static SPL_ALWAYS_INLINE void tile_dot_avx512(const uint8_t *tile, const int8_t 
     tile_line_avx512(tile, q, 5, M, chains, near, ahead, far, part);
     tile_line_avx512(tile, q, 6, M, chains, near, ahead, far, part);
     tile_line_avx512(tile, q, 7, M, chains, near, ahead, far, part);
-    for (int m = 0; m < M; m++) {
-        sum[m] = part[0][m];
-        for (int c = 1; c < chains; c++) sum[m] = _mm512_add_epi32(sum[m], part[c][m]);
-    }
+    chains_total(M, chains, part, sum);
 }
 
 enum { PAIR_GROUPS = 8 /* groups unpacked at once: 18 KiB of L1 */ };

@@ -86,6 +86,32 @@ static SPL_ALWAYS_INLINE void stream_unpack(const uint8_t *const panels[2], size
     for (int p = 0; p < 2; p++) pair_unpack_scales(panels[p] + at, p, out);
 }
 
+/* Code line j of both panels. */
+static SPL_ALWAYS_INLINE void few_line(const uint8_t *const tiles[2], const int8_t *q, const int j, const int M,
+                                       const int chains, size_t near, size_t far, __m512i part[2][4][SPL_TILE_M]) {
+    for (int p = 0; p < 2; p++)
+        tile_line_avx512(tiles[p], q, j, M, chains, near, (uintptr_t)tiles[p] + far, true, part[p]);
+}
+
+/* Exact sums of a tile of each panel, line by line in turn; written out as in tile_dot_avx512. */
+static SPL_ALWAYS_INLINE void few_dot(const uint8_t *const tiles[2], const int8_t *q, const int M, const int chains,
+                                      size_t near, size_t far, __m512i dot[2][SPL_TILE_M]) {
+    __m512i part[2][4][SPL_TILE_M];
+    for (int p = 0; p < 2; p++) {
+        chains_clear(M, chains, part[p]);
+        prefetch_line(tiles[p], near, (uintptr_t)tiles[p] + far, true);
+    }
+    few_line(tiles, q, 0, M, chains, near, far, part);
+    few_line(tiles, q, 1, M, chains, near, far, part);
+    few_line(tiles, q, 2, M, chains, near, far, part);
+    few_line(tiles, q, 3, M, chains, near, far, part);
+    few_line(tiles, q, 4, M, chains, near, far, part);
+    few_line(tiles, q, 5, M, chains, near, far, part);
+    few_line(tiles, q, 6, M, chains, near, far, part);
+    few_line(tiles, q, 7, M, chains, near, far, part);
+    for (int p = 0; p < 2; p++) chains_total(M, chains, part[p], dot[p]);
+}
+
 /* Up to 3 rows: vectors, with `chains` accumulators a row and panel to hide their latency. */
 static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const spl_q8_rows *x, const int M,
                                          const int chains, size_t near_bytes, size_t far_bytes, amx_sums *sums) {
@@ -96,11 +122,8 @@ static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const s
     for (size_t at = 0; at < panel_bytes; at += SPL_Q4_TILE_BYTES) {
         const size_t near = pair_ahead(at, near_bytes, panel_bytes), far = pair_ahead(at, far_bytes, panel_bytes);
         __m512i dot[2][SPL_TILE_M];
-        for (int p = 0; p < 2; p++) {
-            const uint8_t *tile = panels[p] + at;
-            prefetch_line(tile, near, (uintptr_t)tile + far, true);
-            tile_dot_avx512(tile, c.q, M, chains, near, (uintptr_t)tile + far, true, dot[p]);
-        }
+        const uint8_t *const tiles[2] = {panels[0] + at, panels[1] + at};
+        few_dot(tiles, c.q, M, chains, near, far, dot);
         for (int p = 0; p < 2; p++) {
             const __m512 scale = widen_bf16(panels[p] + at), bias = widen_bf16(panels[p] + at + 32);
             for (int m = 0; m < M; m++)
