@@ -341,8 +341,8 @@ static void drafted_text_is_greedy_text(void **state) {
     rig_close(&r);
 }
 
-/* Greedy lanes do not have their logits written, and choose as if they had: one lane, several, beside one that asks for
- * logits or samples. */
+/* Greedy lanes choose alike with their logits written and without; one that asks for logits, or samples, has those of
+ * all lanes written. */
 static void greedy_needs_no_logits(void **state) {
     (void)state;
     enum { LANES = SPL_MAX_LANES };

@@ -88,19 +88,6 @@ static void drive_linear_q4(const spl_linear_args *a) {
     }
 }
 
-/* silu(gate) * up of pair p for the n rows of tile t; a group that is complete is quantised. */
-static SPL_ALWAYS_INLINE void drive_gate_up_rows(const spl_gate_up_args *a, uint32_t t, uint32_t p, uint32_t n,
-                                                 float gate[SPL_TILE_M][SPL_ROWS_PER_TILE],
-                                                 float up[SPL_TILE_M][SPL_ROWS_PER_TILE]) {
-    for (uint32_t m = 0; m < n; m++) {
-        uint32_t row = t * SPL_TILE_M + m;
-        v16_store(spl_gate_up_at(a, row, p), v16_mul(v16_silu(v16_load(gate[m])), v16_load(up[m])));
-        if (!spl_gate_up_completes(p)) continue;
-        const spl_q8_cursor c = spl_gate_up_group(a, row, p);
-        v16_quantise_64(spl_gate_up_at(a, row, 0), &c);
-    }
-}
-
 static void drive_gate_up_q4(const spl_gate_up_args *a) {
     size_t panel_bytes = (size_t)a->x.k / SPL_GROUP * SPL_Q4_TILE_BYTES;
     uint32_t n_tiles = (a->x.n_rows + SPL_TILE_M - 1) / SPL_TILE_M, block = drive_block(2 * panel_bytes, n_tiles);
@@ -115,7 +102,8 @@ static void drive_gate_up_q4(const spl_gate_up_args *a) {
                 uint32_t n = spl_rows_of_tile(&a->x, t);
                 run_panel(pair, &a->x, t, &reach, n, gate);
                 run_panel(pair + panel_bytes, &a->x, t, &reach, n, up);
-                drive_gate_up_rows(a, t, p, n, gate, up);
+                for (uint32_t m = 0; m < n; m++)
+                    v16_gate_up_row(a, t * SPL_TILE_M + m, p, v16_load(gate[m]), v16_load(up[m]));
             }
     }
 }

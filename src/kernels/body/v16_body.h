@@ -4,7 +4,7 @@
 #ifndef SPL_KERNELS_V16_BODY_H
 #define SPL_KERNELS_V16_BODY_H
 
-#include "kernels/body/rows_body.h"
+#include "kernels/body/linear_body.h"
 
 static SPL_ALWAYS_INLINE v16 v16_step(v16 p, v16 r, float c) { return v16_add(v16_mul(p, r), v16_set1(c)); }
 static SPL_ALWAYS_INLINE v16i v16_round(v16 v) {
@@ -61,6 +61,14 @@ static SPL_ALWAYS_INLINE void v16_quantise_group(const v16 x[4], int8_t *q, floa
 static SPL_ALWAYS_INLINE void v16_quantise_64(const float *x, const spl_q8_cursor *c) {
     const v16 v[4] = {v16_load(x), v16_load(x + 16), v16_load(x + 32), v16_load(x + 48)};
     v16_quantise_group(v, c->q, c->scale, c->sum);
+}
+
+/* silu(gate) * up of one row of pair p; a group that is complete is quantised. */
+static SPL_ALWAYS_INLINE void v16_gate_up_row(const spl_gate_up_args *a, uint32_t row, uint32_t p, v16 gate, v16 up) {
+    v16_store(spl_gate_up_at(a, row, p), v16_mul(v16_silu(gate), up));
+    if (!spl_gate_up_completes(p)) return;
+    const spl_q8_cursor c = spl_gate_up_group(a, row, p);
+    v16_quantise_64(spl_gate_up_at(a, row, 0), &c);
 }
 
 static void v16_quantise(const spl_quantise_args *a) {

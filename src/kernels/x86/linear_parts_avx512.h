@@ -163,15 +163,9 @@ static void linear_store(const spl_linear_args *a, uint32_t t, uint32_t p, const
     }
 }
 
-/* silu(gate) * up of tile t for pair p; a group that is complete is quantised. */
+/* Pair p for the rows of tile t. */
 static void gate_up_store(const spl_gate_up_args *a, uint32_t t, uint32_t p, const __m512 *gate, const __m512 *up) {
-    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++) {
-        const uint32_t row = t * SPL_TILE_M + m;
-        v16_store(spl_gate_up_at(a, row, p), v16_mul(v16_silu(gate[m]), up[m]));
-        if (!spl_gate_up_completes(p)) continue;
-        const spl_q8_cursor c = spl_gate_up_group(a, row, p);
-        v16_quantise_64(spl_gate_up_at(a, row, 0), &c);
-    }
+    for (uint32_t m = 0; m < spl_rows_of_tile(&a->x, t); m++) v16_gate_up_row(a, t * SPL_TILE_M + m, p, gate[m], up[m]);
 }
 
 #endif
