@@ -213,7 +213,7 @@ static void pair_tiles(const uint8_t *const panels[2], const spl_q8_rows *x, uin
     memset(acc, 0, n_tiles * sizeof *acc);
     for (uint32_t g = 0; g < groups; g += PAIR_GROUPS) {
         uint32_t n_groups = groups - g < PAIR_GROUPS ? groups - g : PAIR_GROUPS;
-        pair_stream next = pair_unpack_groups(panels, groups, g, n_groups, n_tiles, w);
+        pair_stream next = pair_unpack_groups(panels, groups, g, n_groups, PAIR_GROUPS, n_tiles, w);
         for (uint32_t t = first; t < last; t++) {
             spl_q8_cursor c = spl_q8_row(x, t * SPL_TILE_M);
             spl_q8_skip(&c, g);

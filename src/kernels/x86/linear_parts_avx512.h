@@ -123,13 +123,13 @@ static SPL_ALWAYS_INLINE void pair_ask(pair_stream *s) {
         for (int p = 0; p < 2; p++) _mm_prefetch((const char *)((uintptr_t)s->panel[p] + s->at), _MM_HINT_T1);
 }
 
-/* Unpacks groups g .. g + n - 1 of the `groups` of two panels, n <= PAIR_GROUPS. Returns what comes after them, or at
- * the end of the panels the next pair's first groups, for n_units passes of n groups to ask for. */
+/* Unpacks groups g .. g + n - 1 of the `groups` of two panels. Returns the `after` groups that come after them, or at
+ * the end of the panels the next pair's first ones, for n_units passes of n groups to ask for. */
 static SPL_ALWAYS_INLINE pair_stream pair_unpack_groups(const uint8_t *const panels[2], uint32_t groups, uint32_t g,
-                                                        uint32_t n, uint32_t n_units, pair_group w[PAIR_GROUPS]) {
+                                                        uint32_t n, uint32_t after, uint32_t n_units, pair_group *w) {
     const size_t panel_bytes = (size_t)groups * SPL_Q4_TILE_BYTES, at = (size_t)g * SPL_Q4_TILE_BYTES;
     const size_t then = at + n * SPL_Q4_TILE_BYTES;
-    pair_stream next = {.n_bytes = PAIR_GROUPS * SPL_Q4_TILE_BYTES,
+    pair_stream next = {.n_bytes = (size_t)after * SPL_Q4_TILE_BYTES,
                         .lines_per_group = (SPL_Q4_TILE_BYTES / 64 + n_units - 1) / n_units};
     for (int p = 0; p < 2; p++) next.panel[p] = panels[p] + (then < panel_bytes ? then : 2 * panel_bytes);
     for (uint32_t i = 0; i < n; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Up to 32 rows on AMX, the decode steps: two panels stream past the rows. While the tiles work on group g, group g + 1
+ * Up to 32 rows on AMX, the decode steps: two panels stream past the rows. While the tiles work on group g, group g + 2
  * is unpacked and the sums of g - 1 are scaled. Up to 3 rows go by vectors.
  *
  * Memory: these cores keep 16 lines on their way into L1, and far prefetches hold them too. So lines into L1 are asked
@@ -19,7 +19,9 @@ enum {
     STREAM_MAX_ROWS = 32,
     STREAM_NEAR_BYTES = 4 * SPL_Q4_TILE_BYTES,
     STREAM_FAR_BYTES = 4 * 1024,
-    STREAM_RING = 4,    /* unpacked groups: a tile load wants its bytes out of the store buffer */
+    STREAM_EARLY = 2,   /* groups are unpacked so many before their product: a tile load waits for bytes that are still
+                           in the store buffer, and they leave it only after all older work */
+    STREAM_RING = 4,    /* unpacked groups */
     STREAM_PAGE = 4096, /* hardware prefetchers stop at its end */
     STREAM_HEAD = 512   /* bytes that start them again */
 };
@@ -86,6 +88,16 @@ static SPL_ALWAYS_INLINE void stream_unpack(const uint8_t *const panels[2], size
     for (int p = 0; p < 2; p++) pair_unpack_scales(panels[p] + at, p, out);
 }
 
+/* Where a group is unpacked while tiles work on group g; and the first ones, before there are any products. */
+static SPL_ALWAYS_INLINE pair_group *stream_ahead(pair_group ring[STREAM_RING], size_t g) {
+    return &ring[(g + STREAM_EARLY) % STREAM_RING];
+}
+static SPL_ALWAYS_INLINE void stream_begin(const uint8_t *const panels[2], size_t n_groups, const spl_reach *reach,
+                                           pair_group ring[STREAM_RING]) {
+    for (size_t g = 0; g < STREAM_EARLY && g < n_groups; g++)
+        stream_unpack(panels, g, n_groups * SPL_Q4_TILE_BYTES, reach, &ring[g]);
+}
+
 /* Code line j of both panels. */
 static SPL_ALWAYS_INLINE void few_line(const uint8_t *const tiles[2], const int8_t *q, const int j, const int M,
                                        const int chains, size_t near, size_t far, __m512i part[2][4][SPL_TILE_M]) {
@@ -150,20 +162,19 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
     amx_exact exact;
     spl_q8_cursor c = spl_q8_row(x, 0);
     AMX_EACH_ROW(AMX_ZERO)
-    stream_unpack(panels, 0, panel_bytes, reach, &ring[0]);
-    for (size_t g = 0; g <= n; g++) {
-        if (g > 0) {
-            TILE_STORE(0, exact.v[0], 64);
-            TILE_STORE(1, exact.v[1], 64);
-        }
+    stream_begin(panels, n, reach, ring);
+    for (size_t g = 0; g <= n; g++) { /* sums are stored as late as their tile is wanted again */
+        const pair_group *w = &ring[g % STREAM_RING];
         if (g < n) {
             TILE_LOAD(4, c.q + g * c.q_step, 64);
-            TILE_LOAD(6, ring[g % STREAM_RING].code[0], 64);
-            AMX_PRODUCT(0, 4, 6);
-            TILE_LOAD(7, ring[g % STREAM_RING].code[1], 64);
-            AMX_PRODUCT(1, 4, 7);
+            TILE_LOAD(6, w->code[0], 64);
         }
-        if (g + 1 < n) stream_unpack(panels, g + 1, panel_bytes, reach, &ring[(g + 1) % STREAM_RING]);
+        if (g > 0) TILE_STORE(0, exact.v[0], 64);
+        if (g < n) AMX_PRODUCT(0, 4, 6);
+        if (g + STREAM_EARLY < n) stream_unpack(panels, g + STREAM_EARLY, panel_bytes, reach, stream_ahead(ring, g));
+        if (g < n) TILE_LOAD(7, w->code[1], 64);
+        if (g > 0) TILE_STORE(1, exact.v[1], 64);
+        if (g < n) AMX_PRODUCT(1, 4, 7);
         if (g > 0) {
             const pair_group *before = &ring[(g - 1) % STREAM_RING];
             const float *dx = c.scale + (g - 1) * c.scale_step, *sx = c.sum + (g - 1) * c.scale_step;
@@ -190,32 +201,31 @@ static void stream_two_blocks(const uint8_t *const panels[2], const spl_q8_rows 
     amx_exact exact[2];
     const spl_q8_cursor c[2] = {spl_q8_row(x, 0), spl_q8_row(x, SPL_Q8_BLOCK_ROWS)};
     memset(sums, 0, 2 * sizeof *sums);
-    stream_unpack(panels, 0, panel_bytes, reach, &ring[0]);
+    stream_begin(panels, n, reach, ring);
     for (size_t g = 0; g <= n; g++) {
-        if (g > 0) {
-            TILE_STORE(0, exact[0].v[0], 64);
-            TILE_STORE(1, exact[0].v[1], 64);
-            TILE_STORE(2, exact[1].v[0], 64);
-            TILE_STORE(3, exact[1].v[1], 64);
-        }
+        const pair_group *w = &ring[g % STREAM_RING], *before = &ring[(g + STREAM_RING - 1) % STREAM_RING];
+        const size_t a = (g - 1) * c[0].scale_step, b = (g - 1) * c[1].scale_step;
         if (g < n) {
-            const pair_group *w = &ring[g % STREAM_RING];
             TILE_LOAD(4, c[0].q + g * c[0].q_step, 64);
             TILE_LOAD(6, w->code[0], 64);
+        }
+        if (g > 0) TILE_STORE(0, exact[0].v[0], 64);
+        if (g < n) {
             AMX_PRODUCT(0, 4, 6);
             TILE_LOAD(7, w->code[1], 64);
-            AMX_PRODUCT(1, 4, 7);
-            TILE_LOAD(5, c[1].q + g * c[1].q_step, 64);
-            AMX_PRODUCT(2, 5, 6);
-            AMX_PRODUCT(3, 5, 7);
         }
-        if (g + 1 < n) stream_unpack(panels, g + 1, panel_bytes, reach, &ring[(g + 1) % STREAM_RING]);
-        for (int p = 0; p < 2 && g > 0; p++) {
-            const pair_group *w = &ring[(g - 1) % STREAM_RING];
-            const size_t a = (g - 1) * c[0].scale_step, b = (g - 1) * c[1].scale_step;
-            stream_add(exact[0].v[p], w, p, c[0].scale + a, c[0].sum + a, SPL_Q8_BLOCK_ROWS, sums[0].v[p]);
-            stream_add(exact[1].v[p], w, p, c[1].scale + b, c[1].sum + b, rest, sums[1].v[p]);
-        }
+        if (g > 0) TILE_STORE(1, exact[0].v[1], 64);
+        if (g < n) AMX_PRODUCT(1, 4, 7);
+        if (g + STREAM_EARLY < n) stream_unpack(panels, g + STREAM_EARLY, panel_bytes, reach, stream_ahead(ring, g));
+        for (int p = 0; p < 2 && g > 0; p++)
+            stream_add(exact[0].v[p], before, p, c[0].scale + a, c[0].sum + a, SPL_Q8_BLOCK_ROWS, sums[0].v[p]);
+        if (g < n) TILE_LOAD(5, c[1].q + g * c[1].q_step, 64);
+        if (g > 0) TILE_STORE(2, exact[1].v[0], 64);
+        if (g < n) AMX_PRODUCT(2, 5, 6);
+        if (g > 0) TILE_STORE(3, exact[1].v[1], 64);
+        if (g < n) AMX_PRODUCT(3, 5, 7);
+        for (int p = 0; p < 2 && g > 0; p++)
+            stream_add(exact[1].v[p], before, p, c[1].scale + b, c[1].sum + b, rest, sums[1].v[p]);
     }
 }
 
