@@ -32,7 +32,7 @@ typedef struct share_pass {
     const float *scale, *sum; /* of the activations whose sums are scaled, [group][16] */
     const share_exact *exact;
     amx_sums *sums;
-    const int8_t *next; /* activations of the next block */
+    const int8_t *next; /* activations of the next block, or NULL */
     share_exact *next_exact;
     const int8_t *after; /* activations wanted after those */
 } share_pass;
@@ -128,22 +128,22 @@ static void share_blocks(const pair_group *w, const spl_q8_rows *x, uint32_t fir
     share_tiles(w, c.q, n, &exact[0]);
     for (uint32_t b = 0; b < n_blocks; b++) {
         const size_t at = b * block;
-        const bool wraps = b + 2 >= n_blocks;
+        const bool last = b + 1 == n_blocks, wraps = b + 2 >= n_blocks;
         const share_pass pass = {.w = w,
                                  .scale = c.scale + at,
                                  .sum = c.sum + at,
                                  .exact = &exact[b % 2],
                                  .sums = &sums[b],
-                                 .next = c.q + (at + block) * SPL_GROUP,
+                                 .next = last ? NULL : c.q + (at + block) * SPL_GROUP,
                                  .next_exact = &exact[(b + 1) % 2],
                                  .after = c.q + (wraps ? n * SHARE_GROUP_BYTES : (at + 2 * block) * SPL_GROUP)};
         for (uint32_t i = 0; i < n; i++) pair_ask(next);
-        if (b + 1 < n_blocks && n == SHARE_GROUPS) {
+        if (!last && n == SHARE_GROUPS) {
             share_both(&pass);
             continue;
         }
         share_last(&pass, n);
-        if (b + 1 < n_blocks) share_tiles(w, pass.next, n, pass.next_exact);
+        if (!last) share_tiles(w, pass.next, n, pass.next_exact);
     }
 }
 
