@@ -2,7 +2,7 @@
  * The 4-bit linear on AMX. A group of a panel, unpacked, is 64 inputs x 16 outputs, just the second operand of a tile
  * product; a block of up to 16 activation rows is the first. The exact sums go through L1 to the fp32 accumulators,
  * and that, four vector operations a row and group, sets the pace. Up to 32 rows stream (stream_amx.h); more share
- * unpacked groups.
+ * unpacked groups (share_amx.h).
  *
  * tdpbsud adds exactly, so the result agrees with ref by the order of the epilogue alone. Numbers:
  * bench/EXPERIMENTS.tsv. */
