@@ -39,10 +39,7 @@ run_programs() {
     done
     return $status
 }
-run_built() { # kinds...: their programs, of today's sources also where a part is asked for alone
-    run_make BUILD=build CC=gcc all fake tests || { echo 'CHECK failed: build'; return 1; }
-    run_programs $(programs build "$@")
-}
+built() { run_make BUILD=build CC=gcc all fake tests || { echo 'CHECK failed: build'; return 1; }; } # of today's sources, also for a part alone
 programs() { # build folder, kinds...: the test programs made from sources that exist
     build=$1
     shift
@@ -69,17 +66,18 @@ part_lint() {
 }
 part_build() { check gcc run_make BUILD=build CC=gcc all fake tests fuzzers && check symbols sh tools/lint/symbols.sh; }
 part_clang() { check clang run_make BUILD=build-clang CC=clang all tests && run_programs $(programs build-clang unit); }
-part_unit() { MALLOC_PERTURB_=165 run_built unit; } # nothing may count on zeroed memory
-part_kernels() { run_built kernels; }
+part_unit() { built && MALLOC_PERTURB_=165 run_programs $(programs build unit); } # nothing may count on zeroed memory
+part_kernels() { built && run_programs $(programs build kernels); }
 part_toy() {
+    built || return 1 # once, and before tiers asks the engine
     status=0
     for tier in $(tiers || echo ref); do
-        SPL_TEST_TIER=$tier run_built toy || status=1
+        SPL_TEST_TIER=$tier run_programs $(programs build toy) || status=1
     done
     return $status
 }
-part_nano() { run_built nano; }
-part_torture() { run_built torture; }
+part_nano() { built && run_programs $(programs build nano); }
+part_torture() { built && run_programs $(programs build torture); }
 part_asan() {
     check 'asan build' run_make BUILD=build-asan MODE=asan CC=clang tests fuzzers &&
         UBSAN_OPTIONS=print_stacktrace=1 run_programs $(programs build-asan unit kernels toy torture)

@@ -74,28 +74,28 @@ static SPL_ALWAYS_INLINE void share_ask(const int8_t *after, const uint32_t i) {
 #define SHARE_TAKE(m)                                                                                                  \
     __m512 first##m = pass->sums->v[0][SHARE_HALF * h + m], second##m = pass->sums->v[1][SHARE_HALF * h + m];
 #define SHARE_GIVE(m) pass->sums->v[0][SHARE_HALF * h + m] = first##m, pass->sums->v[1][SHARE_HALF * h + m] = second##m;
-#define SHARE_ADD(m)                                                                                                   \
-    do {                                                                                                               \
-        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
-        first##m = add_group(first##m, _mm512_load_si512(exact[m]), w->scale[0], w->bias[0], d, s);                    \
-        second##m =                                                                                                    \
-            add_group(second##m, _mm512_load_si512(exact[SPL_Q8_BLOCK_ROWS + m]), w->scale[1], w->bias[1], d, s);      \
-    } while (0);
+#define SHARE_ADD(m) amx_add(&first##m, &second##m, exact[0][row + m], exact[1][row + m], w, dx[m], sx[m])
 
 /* Group g for half h; meanwhile, if there is a next block, part k of its tile work: a panel of a group, whose sums are
  * stored with the part after it. */
 #define SHARE_GROUP(g)                                                                                                 \
     if (g < n) {                                                                                                       \
-        const uint32_t k = SHARE_GROUPS * h + g;                                                                       \
+        const uint32_t k = SHARE_GROUPS * h + g, row = SHARE_HALF * h;                                                 \
         const pair_group *w = &pass->w[g];                                                                             \
-        const int32_t(*exact)[SPL_ROWS_PER_TILE] = &pass->exact->v[g][0][SHARE_HALF * h];                              \
-        const float *dx = pass->scale + SPL_Q8_BLOCK_ROWS * g + SHARE_HALF * h;                                        \
-        const float *sx = pass->sum + SPL_Q8_BLOCK_ROWS * g + SHARE_HALF * h;                                          \
+        const int32_t(*exact)[SPL_Q8_BLOCK_ROWS][SPL_ROWS_PER_TILE] = pass->exact->v[g];                               \
+        const float *dx = pass->scale + SPL_Q8_BLOCK_ROWS * g + row, *sx = pass->sum + SPL_Q8_BLOCK_ROWS * g + row;    \
         if (next) share_product(pass->w, pass->next, k / 2, k % 2);                                                    \
-        SHARE_ADD(0) SHARE_ADD(1) if (next) share_ask(pass->after, 2 * k);                                             \
-        SHARE_ADD(2) SHARE_ADD(3) if (next && k) share_store(pass->next_exact, (k - 1) / 2, (k - 1) % 2);              \
-        SHARE_ADD(4) SHARE_ADD(5) if (next) share_ask(pass->after, 2 * k + 1);                                         \
-        SHARE_ADD(6) SHARE_ADD(7)                                                                                      \
+        SHARE_ADD(0);                                                                                                  \
+        SHARE_ADD(1);                                                                                                  \
+        if (next) share_ask(pass->after, 2 * k);                                                                       \
+        SHARE_ADD(2);                                                                                                  \
+        SHARE_ADD(3);                                                                                                  \
+        if (next && k) share_store(pass->next_exact, (k - 1) / 2, (k - 1) % 2);                                        \
+        SHARE_ADD(4);                                                                                                  \
+        SHARE_ADD(5);                                                                                                  \
+        if (next) share_ask(pass->after, 2 * k + 1);                                                                   \
+        SHARE_ADD(6);                                                                                                  \
+        SHARE_ADD(7);                                                                                                  \
     }
 
 static SPL_ALWAYS_INLINE void share_half(const share_pass *pass, const uint32_t h, const uint32_t n, const bool next) {

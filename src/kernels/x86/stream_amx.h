@@ -57,13 +57,13 @@ typedef struct amx_exact {
 /* The accumulators have names: gcc 12 keeps an array of them in memory. */
 #define AMX_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
 
-/* Scales the sums of group `before` for row m, of both panels. */
-#define AMX_ADD(m)                                                                                                     \
-    do {                                                                                                               \
-        const __m512 d = _mm512_set1_ps(dx[m]), s = _mm512_set1_ps(sx[m]);                                             \
-        first##m = add_group(first##m, _mm512_load_si512(exact.v[0][m]), before->scale[0], before->bias[0], d, s);     \
-        second##m = add_group(second##m, _mm512_load_si512(exact.v[1][m]), before->scale[1], before->bias[1], d, s);   \
-    } while (0);
+/* Scales the sums of one group and row, those of both panels. */
+static SPL_ALWAYS_INLINE void amx_add(__m512 *first, __m512 *second, const int32_t *exact_first,
+                                      const int32_t *exact_second, const pair_group *w, float dx, float sx) {
+    const __m512 d = _mm512_set1_ps(dx), s = _mm512_set1_ps(sx);
+    *first = add_group(*first, _mm512_load_si512(exact_first), w->scale[0], w->bias[0], d, s);
+    *second = add_group(*second, _mm512_load_si512(exact_second), w->scale[1], w->bias[1], d, s);
+}
 
 /* Asks for weights to come: every line `near` bytes on, and `far` bytes on the heads of pages. More far ones, or many
  * at once, hold up what the core needs now. */
@@ -149,8 +149,8 @@ static SPL_ALWAYS_INLINE void stream_few(const uint8_t *const panels[2], const s
 }
 
 #define AMX_ZERO(m) __m512 first##m = _mm512_setzero_ps(), second##m = first##m;
-#define AMX_ADD_TO_M(m)                                                                                                \
-    if (m < M) AMX_ADD(m)
+#define AMX_ADD(m)                                                                                                     \
+    if (m < M) amx_add(&first##m, &second##m, exact.v[0][m], exact.v[1][m], before, dx[m], sx[m]);
 #define AMX_GIVE(m)                                                                                                    \
     if (m < M) sums->v[0][m] = first##m, sums->v[1][m] = second##m;
 
@@ -178,7 +178,7 @@ static SPL_ALWAYS_INLINE void stream_block(const uint8_t *const panels[2], const
         if (g > 0) {
             const pair_group *before = &ring[(g - 1) % STREAM_RING];
             const float *dx = c.scale + (g - 1) * c.scale_step, *sx = c.sum + (g - 1) * c.scale_step;
-            AMX_EACH_ROW(AMX_ADD_TO_M)
+            AMX_EACH_ROW(AMX_ADD)
         }
     }
     AMX_EACH_ROW(AMX_GIVE)
